@@ -1,0 +1,5 @@
+//! The layer file.
+
+mod id;
+
+pub use id::{LayerId, ParseIdError};

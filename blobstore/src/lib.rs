@@ -1,0 +1,13 @@
+//! Lamina's layer files, the store that holds them, the node's cache, and the fetching between the two.
+//!
+//! * [`layer`]: the layer file: one zstd stream that is a whole EROFS image, read lazily by an index in front of it.
+//! * [`store`]: where layer files and references lie: a narrow trait, its backends, its conformance suite.
+//! * [`refs`]: the store's small objects: which stack of layers a chain id, an image or a tag stands for.
+//! * [`cache`]: what a node keeps: heads (metadata and index) and compressed chunks.
+//! * [`fetch`]: a chunk, from memory, the cache or the store: verified before anybody sees it.
+//! * [`meter`]: the counters of all this.
+//!
+//! This crate knows chunks and names. It does not know EROFS (metadata is bytes to it), FUSE or containerd.
+
+pub mod layer;
+pub mod store;

@@ -1,0 +1,103 @@
+//! Where layer files and references lie.
+//!
+//! [`Store`] is as narrow as a bucket: whole objects, ranges, exclusive creation, listing. Every backend passes the
+//! same conformance suite; policy (metering, delay, faults) comes as decorators that forward everything.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use std::fmt;
+use std::ops::Range;
+use std::path::Path;
+use std::time::SystemTime;
+
+/// What a store says of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stat {
+    /// Length in bytes.
+    pub size: u64,
+    /// When it was last written, by the store's clock.
+    pub modified: SystemTime,
+}
+
+/// Why a store could not do what was asked. The key and the store's URL stand in the text.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// No object under this key.
+    #[error("{store}: {key}: no such object")]
+    NotFound {
+        /// URL of the store.
+        store: String,
+        /// Key of the object.
+        key: String,
+    },
+    /// [`Store::create`] or [`Store::upload`] found the key taken.
+    #[error("{store}: {key}: exists already")]
+    AlreadyExists {
+        /// URL of the store.
+        store: String,
+        /// Key of the object.
+        key: String,
+    },
+    /// The answer is not what was asked for: a short body, a range past the end.
+    #[error("{store}: {key}: {what}")]
+    Answer {
+        /// URL of the store.
+        store: String,
+        /// Key of the object.
+        key: String,
+        /// What is wrong with the answer.
+        what: String,
+    },
+    /// A key or URL that no store of this kind can have, or an operation it does not do.
+    #[error("{store}: {what}")]
+    Unsupported {
+        /// URL of the store.
+        store: String,
+        /// What was asked.
+        what: String,
+    },
+    /// The input or output itself failed; trying again may help.
+    #[error("{store}: {key}: {source}")]
+    Io {
+        /// URL of the store.
+        store: String,
+        /// Key of the object.
+        key: String,
+        /// What the system or the transport said.
+        source: std::io::Error,
+    },
+}
+
+/// Result of a store operation.
+pub type Result<T> = std::result::Result<T, StoreError>;
+
+/// A bucket or a directory. Keys are relative paths of `/`-separated, non-empty parts without `.` and `..`.
+#[async_trait]
+pub trait Store: fmt::Debug + Send + Sync + 'static {
+    /// The store's URL, for messages and metrics. No secrets.
+    fn url(&self) -> &str;
+
+    /// A whole object: for the small ones (references, manifests).
+    async fn get(&self, key: &str) -> Result<Bytes>;
+
+    /// Exactly the bytes of `range`; a range that reaches past the end is an error.
+    async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes>;
+
+    /// Size and time of an object.
+    async fn stat(&self, key: &str) -> Result<Stat>;
+
+    /// Creates an object, durably; [`StoreError::AlreadyExists`] when there is one, which is then untouched.
+    async fn create(&self, key: &str, body: Bytes) -> Result<()>;
+
+    /// Creates or replaces an object, durably and atomically.
+    async fn put(&self, key: &str, body: Bytes) -> Result<()>;
+
+    /// Creates an object from a local file, durably; as [`Store::create`] otherwise.
+    async fn upload(&self, key: &str, file: &Path) -> Result<()>;
+
+    /// Keys that start with `prefix` (which ends in `/` or is empty), recursively, in byte order.
+    async fn list(&self, prefix: &str) -> Result<Vec<String>>;
+
+    /// Removes an object; one that is not there is no error.
+    async fn delete(&self, key: &str) -> Result<()>;
+}

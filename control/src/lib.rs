@@ -1,0 +1,30 @@
+//! The gRPC interface of `laminad`, and nothing else: the types generated from `proto/lamina.proto`, and how to reach
+//! the socket. What the calls mean is written in the proto file.
+
+/// Messages, client and server of `lamina.v1`.
+#[allow(missing_docs, unreachable_pub, clippy::all)]
+pub mod v1 {
+    tonic::include_proto!("lamina.v1");
+}
+
+pub use v1::daemon_client::DaemonClient;
+pub use v1::daemon_server::{Daemon, DaemonServer};
+
+use std::path::{Path, PathBuf};
+use tonic::transport::{Channel, Endpoint, Uri};
+
+/// Name of the control socket in the daemon's `run` directory.
+pub const SOCKET: &str = "laminad.sock";
+
+/// A client for the socket at `path`. Nothing is dialled before the first call, and a lost connection is dialled
+/// again: a caller may keep one client for good.
+pub fn client(path: &Path) -> DaemonClient<Channel> {
+    let path: PathBuf = path.to_owned();
+    // The URI is never resolved: the connector below ignores it, but HTTP/2 wants an authority.
+    let channel =
+        Endpoint::from_static("http://laminad").connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
+            let path = path.clone();
+            async move { tokio::net::UnixStream::connect(path).await.map(hyper_util::rt::TokioIo::new) }
+        }));
+    DaemonClient::new(channel)
+}
