@@ -1,0 +1,67 @@
+//! What `laminad` is told at its start, typed. The configuration file is read by the command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How layers' trees are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Face {
+    /// The best that the kernel can do, found by trying: file-backed, else loop devices.
+    #[default]
+    Auto,
+    /// File-backed EROFS mounts (Linux 6.12 and later) or nothing.
+    File,
+    /// EROFS over two loop devices (Linux 5.16 and later) or nothing.
+    Loop,
+}
+
+/// Everything the daemon needs to know.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The store's URL.
+    pub store: String,
+    /// Directory of the node's cache.
+    pub cache_dir: PathBuf,
+    /// The cache's limit, bytes.
+    pub cache_size: u64,
+    /// Part of the cache's file system that is left free, in percent.
+    pub cache_reserve: u8,
+    /// Requests to the store in flight.
+    pub concurrency: usize,
+    /// How long a read may wait for the store before it fails with EIO.
+    pub deadline: Duration,
+    /// Decoded chunks kept in memory, bytes.
+    pub decoded: u64,
+    /// Directory of sockets, state and device files. Its contents need not survive a reboot.
+    pub run: PathBuf,
+    /// How layers are shown.
+    pub face: Face,
+    /// Address of the metrics page, `host:port`; `None` = no page.
+    pub metrics: Option<String>,
+    /// Latency added to each request to the store: for benchmarks and tests.
+    pub store_delay: Duration,
+    /// How long readers wait for a new worker before the connection is aborted.
+    pub successor_deadline: Duration,
+}
+
+impl Config {
+    /// The control socket.
+    pub fn socket(&self) -> PathBuf {
+        self.run.join(control::SOCKET)
+    }
+
+    /// Where the device files of layers appear: the FUSE mount.
+    pub(crate) fn devices(&self) -> PathBuf {
+        self.run.join("dev")
+    }
+
+    /// What a worker leaves to its successor.
+    pub(crate) fn journal(&self) -> PathBuf {
+        self.run.join("devices.journal")
+    }
+
+    /// Layers under `lamina mount`'s stacks.
+    pub(crate) fn stacks(&self) -> PathBuf {
+        self.run.join("mounts")
+    }
+}

@@ -1,0 +1,138 @@
+//! What can go wrong in the daemon: a small, stable kind for callers, and a text for people.
+
+use blobstore::fetch::FetchError;
+use blobstore::layer::LayerId;
+use blobstore::refs::RefError;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What a caller can tell errors apart by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The store has no such thing, or none that this build understands.
+    NotFound,
+    /// The request itself is at fault.
+    Invalid,
+    /// The store or the kernel did not answer in time; trying again may help.
+    Unavailable,
+    /// What the store gave is not what its name says.
+    Corrupt,
+    /// Anything else on this node.
+    Internal,
+}
+
+/// An error of the daemon.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Another daemon has the run directory.
+    #[error("another laminad uses {}; stop it, or set [daemon] run to another directory", run.display())]
+    Busy {
+        /// The run directory.
+        run: PathBuf,
+    },
+    /// A file or directory of ours.
+    #[error("{}: {source}", path.display())]
+    Path {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A system call that should not fail.
+    #[error(transparent)]
+    System(io::Error),
+    /// The first worker ended before it was ready.
+    #[error("the worker ended before it was ready; its own messages above say why")]
+    Worker,
+    /// No way to show layers on this kernel.
+    #[error("this kernel cannot mount a layer ({tried}); EROFS with multiple devices is needed (Linux 5.16 and later)")]
+    NoFace {
+        /// Each form with its reason.
+        tried: String,
+    },
+    /// The caller's mistake.
+    #[error("{0}")]
+    Invalid(String),
+    /// Past its deadline.
+    #[error("{what}: no answer from the store within {deadline:?}")]
+    Late {
+        /// What was being done.
+        what: String,
+        /// How long it was waited for.
+        deadline: Duration,
+    },
+    /// A reference that leads to no stack.
+    #[error("cannot resolve {reference}")]
+    Resolve {
+        /// As it was given.
+        reference: String,
+        /// Why.
+        source: Box<RefError>,
+    },
+    /// A layer whose head cannot be had or is refused.
+    #[error("cannot open layer {layer}")]
+    Head {
+        /// Which.
+        layer: LayerId,
+        /// Why.
+        source: Box<FetchError>,
+    },
+    /// A mount that was not made.
+    #[error("cannot mount {what}")]
+    Mount {
+        /// What was to be mounted.
+        what: String,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The store's address or its form.
+    #[error("cannot use the store")]
+    Store(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl Error {
+    pub(crate) fn path(path: &Path, source: io::Error) -> Self {
+        Self::Path { path: path.to_owned(), source }
+    }
+
+    pub(crate) fn start(source: io::Error) -> Self {
+        Self::System(source)
+    }
+
+    /// What a caller can decide by.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Invalid(_) => Kind::Invalid,
+            Self::Late { .. } => Kind::Unavailable,
+            Self::Resolve { source, .. } => match source.kind() {
+                blobstore::refs::Kind::NotFound | blobstore::refs::Kind::Unsupported => Kind::NotFound,
+                blobstore::refs::Kind::Invalid => Kind::Invalid,
+                blobstore::refs::Kind::Corrupt => Kind::Corrupt,
+                blobstore::refs::Kind::Store => Kind::Unavailable,
+            },
+            Self::Head { source, .. } if source.is_corrupt() => Kind::Corrupt,
+            Self::Head { .. } => Kind::Unavailable,
+            _ => Kind::Internal,
+        }
+    }
+
+    /// The error with all its causes, on one line.
+    pub fn report(&self) -> String {
+        chain(self)
+    }
+}
+
+/// An error's text with those of its causes, as long as they say something new.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let more = next.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = next.source();
+    }
+    text
+}

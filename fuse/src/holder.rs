@@ -1,0 +1,247 @@
+//! The holder: the process that `laminad` is first. It owns the FUSE connection and runs the worker as its child.
+//!
+//! It does next to nothing, so that it has no reason to die: it opens the connection, starts workers, and hands each the
+//! connection as stdin and a socket as stdout. When a worker dies, the next one adopts the connection and no reader sees
+//! more than a pause. When none is ready in time, or the kernel cannot send requests again, the connection is aborted:
+//! readers get EIO instead of waiting for ever, and a fresh one begins.
+//!
+//! It never looks at a path below the connection's mount: that would wait for the worker.
+
+use crate::config::Config;
+use crate::connection;
+use crate::mount::info;
+use crate::{Error, leftovers};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::Instant;
+
+/// What a worker writes to its stdout, a line each: INIT was answered; everything is served.
+pub(crate) const INITIALISED: &str = "initialised";
+/// See [`INITIALISED`].
+pub(crate) const READY: &str = "ready";
+/// Environment of a worker: "first" or "adopt", and how many adoptions there were.
+pub(crate) const ROLE: &str = "LAMINAD_ROLE";
+/// See [`ROLE`].
+pub(crate) const TAKEOVERS: &str = "LAMINAD_TAKEOVERS";
+
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// A worker that is asked to end unmounts what nobody uses; longer than this it is not waited for.
+const STOP_DEADLINE: Duration = Duration::from_secs(60);
+
+/// The program and the arguments that start a worker.
+#[derive(Debug, Clone)]
+pub struct Program {
+    /// Path of the executable: looked up anew at each start, so a replaced file is an upgrade.
+    pub path: PathBuf,
+    /// Arguments with which it becomes a worker.
+    pub arguments: Vec<std::ffi::OsString>,
+}
+
+/// Runs the daemon until SIGTERM or SIGINT.
+///
+/// # Errors
+/// When another daemon has the run directory, or the connection cannot be opened.
+pub fn run(config: &Config, program: Program) -> Result<(), Error> {
+    let _lock = lock(config)?;
+    leftovers::clean(config)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::start)?;
+    runtime.block_on(async { Holder::new(config, program)?.supervise().await })
+}
+
+fn lock(config: &Config) -> Result<std::fs::File, Error> {
+    let make = |path: PathBuf| std::fs::create_dir_all(&path).map_err(|e| Error::path(&path, e));
+    make(config.run.clone())?;
+    let path = config.run.join("lock");
+    let file = std::fs::File::create(&path).map_err(|e| Error::path(&path, e))?;
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)
+        .map_err(|_| Error::Busy { run: config.run.clone() })?;
+    make(config.devices())?;
+    make(config.stacks())?;
+    Ok(file)
+}
+
+/// Why supervision goes on with another worker.
+enum Ended {
+    /// SIGTERM or SIGINT came and the worker has ended.
+    Asked,
+    /// It died by itself.
+    Died(ExitStatus),
+    /// It was not ready in time, and was killed.
+    Late,
+}
+
+struct Holder<'a> {
+    config: &'a Config,
+    program: Program,
+    connection: OwnedFd,
+    /// Whether a worker has answered the connection's INIT.
+    initialised: bool,
+    takeovers: u32,
+    pause: Duration,
+    /// When the connection without a ready worker is aborted.
+    abort_at: Option<Instant>,
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl<'a> Holder<'a> {
+    fn new(config: &'a Config, program: Program) -> Result<Self, Error> {
+        let connection = connection::open(&config.devices()).map_err(|e| Error::path(&config.devices(), e))?;
+        Ok(Self {
+            config,
+            program,
+            connection,
+            initialised: false,
+            takeovers: 0,
+            pause: Duration::ZERO,
+            abort_at: None,
+            terminate: signal(SignalKind::terminate()).map_err(Error::start)?,
+            interrupt: signal(SignalKind::interrupt()).map_err(Error::start)?,
+        })
+    }
+
+    async fn supervise(mut self) -> Result<(), Error> {
+        let mut ever_ready = false;
+        loop {
+            let (ended, ready) = self.one_worker().await?;
+            ever_ready |= ready;
+            match ended {
+                Ended::Asked => return self.finish(),
+                // Nothing to hold yet, and the reason stands in the worker's own last words.
+                Ended::Died(_) if !ever_ready => {
+                    self.finish()?;
+                    return Err(Error::Worker);
+                }
+                Ended::Died(status) => tracing::error!(%status, "the worker died; starting another"),
+                Ended::Late => tracing::error!("the worker was not ready in time; starting another"),
+            }
+            if !connection::can_resend() || matches!(ended, Ended::Late) {
+                self.start_clean()?;
+            }
+            if self.wait_before_next().await {
+                return self.finish();
+            }
+        }
+    }
+
+    /// Runs one worker to its end. Also says whether it was ready.
+    async fn one_worker(&mut self) -> Result<(Ended, bool), Error> {
+        let (mut child, mut status) = self.start()?;
+        let mut ready = false;
+        loop {
+            let late = self.abort_at.filter(|_| !ready);
+            tokio::select! {
+                line = status.next_line() => match line {
+                    Ok(Some(line)) if line == INITIALISED => self.initialised = true,
+                    Ok(Some(line)) if line == READY => {
+                        ready = true;
+                        self.worker_ready();
+                    }
+                    // Closed: the child's end is near, which the next branch sees.
+                    _ => { let died = child.wait().await.map_err(Error::start)?; return Ok((Ended::Died(died), ready)); }
+                },
+                died = child.wait() => return Ok((Ended::Died(died.map_err(Error::start)?), ready)),
+                _ = self.terminate.recv() => { stop(&mut child).await; return Ok((Ended::Asked, ready)); }
+                _ = self.interrupt.recv() => { stop(&mut child).await; return Ok((Ended::Asked, ready)); }
+                () = until(late) => {
+                    let _ = child.kill().await;
+                    return Ok((Ended::Late, ready));
+                }
+            }
+        }
+    }
+
+    fn start(&mut self) -> Result<(Child, Lines<BufReader<UnixStream>>), Error> {
+        let (ours, theirs) = StdUnixStream::pair().map_err(Error::start)?;
+        ours.set_nonblocking(true).map_err(Error::start)?;
+        let role = if self.initialised { "adopt" } else { "first" };
+        if self.initialised {
+            self.takeovers += 1;
+        }
+        let child = Command::new(&self.program.path)
+            .args(&self.program.arguments)
+            .env(ROLE, role)
+            .env(TAKEOVERS, self.takeovers.to_string())
+            .stdin(Stdio::from(self.connection.try_clone().map_err(Error::start)?))
+            .stdout(Stdio::from(OwnedFd::from(theirs)))
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|e| Error::path(&self.program.path, e))?;
+        let lines = BufReader::new(UnixStream::from_std(ours).map_err(Error::start)?).lines();
+        Ok((child, lines))
+    }
+
+    fn worker_ready(&mut self) {
+        self.pause = Duration::ZERO;
+        self.abort_at = None;
+        // No NOTIFY_SOCKET, no systemd: nothing to tell.
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+        tracing::info!(takeovers = self.takeovers, "the worker is ready");
+    }
+
+    /// Waits a little longer before each further try; true when the daemon was asked to end meanwhile.
+    async fn wait_before_next(&mut self) -> bool {
+        if self.abort_at.is_none() {
+            self.abort_at = Some(Instant::now() + self.config.successor_deadline);
+        }
+        let pause = self.pause;
+        self.pause = (pause * 2).clamp(Duration::from_millis(100), LONGEST_PAUSE);
+        tokio::select! {
+            () = tokio::time::sleep(pause) => false,
+            _ = self.terminate.recv() => true,
+            _ = self.interrupt.recv() => true,
+        }
+    }
+
+    /// Gives the connection up, with all that hangs on it, and opens another.
+    fn start_clean(&mut self) -> Result<(), Error> {
+        tracing::error!("aborting the connection: what reads lazily from it now gets EIO");
+        self.abort()?;
+        leftovers::clean(self.config)?;
+        self.connection = connection::open(&self.config.devices()).map_err(|e| Error::path(&self.config.devices(), e))?;
+        self.initialised = false;
+        self.abort_at = None;
+        Ok(())
+    }
+
+    fn abort(&self) -> Result<(), Error> {
+        let mounts = info::mounts().map_err(Error::start)?;
+        let Some(line) = info::at(&mounts, &self.config.devices()) else { return Ok(()) };
+        match connection::abort(line.minor) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::path(&self.config.devices(), e)),
+            _ => Ok(()),
+        }
+    }
+
+    fn finish(&self) -> Result<(), Error> {
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+        // Whoever still reads gets EIO now, and not a wait for a worker that will not come.
+        self.abort()?;
+        leftovers::clean(self.config)
+    }
+}
+
+async fn stop(child: &mut Child) {
+    if let Some(pid) = child.id().and_then(|p| i32::try_from(p).ok()).and_then(rustix::process::Pid::from_raw) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    }
+    if tokio::time::timeout(STOP_DEADLINE, child.wait()).await.is_err() {
+        tracing::error!("the worker did not end when asked; killing it");
+        let _ = child.kill().await;
+    }
+}
+
+async fn until(when: Option<Instant>) {
+    match when {
+        Some(when) => tokio::time::sleep_until(when).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,212 @@
+//! Layers on this node: their heads, their devices, their mounts, their reads.
+//!
+//! A layer is attached to a directory by giving the kernel two files: its metadata, which lies in the cache and was
+//! checked, and its device. One superblock serves a layer; further targets are bind mounts of the first. What is mounted
+//! where is read from mountinfo and remembered nowhere.
+
+use crate::config::Config;
+use crate::leftovers::layer_metadata;
+use crate::mount::info::{self, MountLine};
+use crate::mount::mounter::{MountError, Mounter};
+use crate::mount::request::{ErofsForm, Request};
+use crate::table::Table;
+use crate::{Error, metrics::Meters};
+use blobstore::fetch::{Fetcher, Head, Layer};
+use blobstore::layer::{Index, LayerId};
+use blobstore::refs::StackEntry;
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+/// Everything that reads need, and everything that mounts need.
+#[derive(Debug)]
+pub(crate) struct Layers {
+    config: Config,
+    fetcher: Arc<Fetcher>,
+    table: Table,
+    mounter: Mounter,
+    form: ErofsForm,
+    meters: Meters,
+    /// One at a time attaches a given layer; others wait for it and find it there.
+    attaching: Mutex<HashMap<LayerId, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+impl Layers {
+    pub(crate) fn new(
+        config: Config,
+        fetcher: Arc<Fetcher>,
+        table: Table,
+        mounter: Mounter,
+        form: ErofsForm,
+        meters: Meters,
+    ) -> Self {
+        Self { config, fetcher, table, mounter, form, meters, attaching: Mutex::default() }
+    }
+
+    pub(crate) fn table(&self) -> &Table {
+        &self.table
+    }
+
+    pub(crate) fn mounter(&self) -> &Mounter {
+        &self.mounter
+    }
+
+    pub(crate) fn form(&self) -> ErofsForm {
+        self.form
+    }
+
+    /// Mounts the layer at `target`, a directory. Already so: nothing is done.
+    pub(crate) async fn attach(&self, entry: &StackEntry, target: &Path) -> Result<(), Error> {
+        let turn = Arc::clone(self.lock_attaching().entry(entry.layer).or_default());
+        let done = {
+            let _turn = turn.lock().await;
+            self.attach_alone(entry, target).await
+        };
+        drop(turn);
+        self.lock_attaching().retain(|_, lock| Arc::strong_count(lock) > 1);
+        done
+    }
+
+    fn lock_attaching(&self) -> std::sync::MutexGuard<'_, HashMap<LayerId, Arc<tokio::sync::Mutex<()>>>> {
+        self.attaching.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    async fn attach_alone(&self, entry: &StackEntry, target: &Path) -> Result<(), Error> {
+        if !target.is_absolute() {
+            return Err(Error::Invalid(format!("target {} is not an absolute path", target.display())));
+        }
+        let mounts = info::mounts().map_err(Error::start)?;
+        if let Some(there) = info::at(&mounts, target) {
+            return match self.layer_of(there) {
+                Some(id) if id == entry.layer => Ok(()),
+                _ => Err(Error::Invalid(format!("{} is a mount point of something else", target.display()))),
+            };
+        }
+        if let Some(other) = mounts.iter().find(|m| self.layer_of(m) == Some(entry.layer)) {
+            let bind = Request::Bind { source: other.target.clone(), target: target.to_owned() };
+            return self.mounter.ask(&bind).await.map_err(|e| Error::mount(entry.layer, e));
+        }
+        let head = self.open(entry).await?;
+        let length = head.layer.index.data_length();
+        let device = self.table.register(entry, head.layer, length).map_err(Error::start)?;
+        let device = self.config.devices().join(device.entry.layer.to_string());
+        let request = Request::Erofs { form: self.form, metadata: head.path, device, target: target.to_owned() };
+        self.mounter.ask(&request).await.map_err(|e| Error::mount(entry.layer, e))?;
+        tracing::info!(layer = %entry.layer, target = %target.display(), "mounted");
+        Ok(())
+    }
+
+    /// Which of our layers a mount shows.
+    pub(crate) fn layer_of(&self, mount: &MountLine) -> Option<LayerId> {
+        layer_metadata(mount, &self.config)?.file_name()?.to_str()?.parse().ok()
+    }
+
+    /// Unmounts targets of [`Self::attach`]; what is still in use under an overlay lives on there.
+    pub(crate) async fn detach(&self, targets: &[PathBuf]) -> Result<(), Error> {
+        for target in targets {
+            let mounts = info::mounts().map_err(Error::start)?;
+            match info::at(&mounts, target).map(|m| self.layer_of(m)) {
+                Some(Some(layer)) => {
+                    let request = Request::Unmount { target: target.clone(), detach: true };
+                    self.mounter.ask(&request).await.map_err(|e| Error::mount(layer, e))?;
+                }
+                Some(None) => return Err(Error::Invalid(format!("{} is no layer's mount", target.display()))),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The head of a layer, from the cache or the store; what comes from the store has been checked before.
+    async fn open(&self, entry: &StackEntry) -> Result<Head, Error> {
+        self.fetcher
+            .open_head(entry, prepare)
+            .await
+            .map_err(|source| Error::Head { layer: entry.layer, source: Box::new(source) })
+    }
+
+    /// The bytes at `offset`, if no store is needed for them.
+    pub(crate) fn read_now(&self, node: u64, offset: u64, size: u32) -> Option<io::Result<Vec<u8>>> {
+        let layer = self.table.layer(node)?;
+        let mut data = Vec::with_capacity(size as usize);
+        for piece in pieces(&layer, offset, size) {
+            let chunk = self.fetcher.cached(&layer, piece.chunk)?;
+            data.extend_from_slice(&chunk[piece.within]);
+        }
+        self.meters.device_read(data.len());
+        Some(Ok(data))
+    }
+
+    /// The bytes at `offset`, whatever it takes, within the fetcher's deadline.
+    pub(crate) async fn read(&self, node: u64, offset: u64, size: u32) -> io::Result<Vec<u8>> {
+        let eio = || io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error());
+        let layer = self.layer(node).await.map_err(|error| {
+            tracing::error!(node, %error, "cannot open the layer of a device that is being read");
+            eio()
+        })?;
+        // All pieces are asked for at once; each is fetched once, whoever else waits for it.
+        let waits: Vec<_> = pieces(&layer, offset, size)
+            .map(|piece| {
+                let (fetcher, layer) = (Arc::clone(&self.fetcher), Arc::clone(&layer));
+                let chunk = piece.chunk;
+                (piece.within, tokio::spawn(async move { fetcher.get(&layer, chunk).await }))
+            })
+            .collect();
+        let mut data = Vec::with_capacity(size as usize);
+        for (within, wait) in waits {
+            // The fetcher has logged why.
+            let chunk = wait.await.map_err(|_| eio())?.map_err(|_| eio())?;
+            data.extend_from_slice(&chunk[within]);
+        }
+        self.meters.device_read(data.len());
+        Ok(data)
+    }
+
+    /// The layer behind a node: known, or opened now, as a successor must.
+    async fn layer(&self, node: u64) -> Result<Arc<Layer>, Error> {
+        if let Some(layer) = self.table.layer(node) {
+            return Ok(layer);
+        }
+        let device = self.table.by_node(node).ok_or_else(|| Error::Invalid(format!("no device has node {node}")))?;
+        let head = self.open(&device.entry).await?;
+        self.table.set_layer(node, Arc::clone(&head.layer));
+        Ok(head.layer)
+    }
+}
+
+/// The kernel is never given metadata that the checker has not accepted; then it is told of the device.
+fn prepare(metadata: &mut [u8], index: &Index) -> Result<(), String> {
+    let expect = erofs::Expect { image_blocks: index.image_blocks(), first_data_block: index.first_data_block() };
+    erofs::check(metadata, &expect).map_err(|e| e.to_string())?;
+    erofs::attach_device(metadata).map_err(|e| e.to_string())
+}
+
+/// A part of a read: which chunk, and which bytes of it.
+struct Piece {
+    chunk: usize,
+    within: std::ops::Range<usize>,
+}
+
+/// The chunks that a read touches, in order; what lies past the end of the data is left out.
+fn pieces(layer: &Layer, offset: u64, size: u32) -> impl Iterator<Item = Piece> {
+    let end = layer.index.data_length().min(offset.saturating_add(u64::from(size)));
+    let mut at = offset;
+    std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let found = layer.index.locate(at)?;
+        let length = u64::from(layer.index.chunk(found.chunk)?.data_len);
+        let stop = end.min(found.data_start + length);
+        let within = usize::try_from(at - found.data_start).ok()?..usize::try_from(stop - found.data_start).ok()?;
+        at = stop;
+        Some(Piece { chunk: found.chunk, within })
+    })
+}
+
+impl Error {
+    fn mount(layer: LayerId, source: MountError) -> Self {
+        Self::Mount { what: format!("layer {layer}"), source: Box::new(source) }
+    }
+}

@@ -1,0 +1,101 @@
+//! What is mounted: `/proc/self/mountinfo`, which is the truth about mounts. Nothing else is remembered of them.
+//!
+//! Reading it touches no file system but proc, so it never waits for our own daemon.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// One line of mountinfo, proc_pid_mountinfo(5).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MountLine {
+    /// Mount ID: the order in which mounts were made, roughly.
+    pub(crate) id: u64,
+    /// st_dev of the files on it.
+    pub(crate) major: u32,
+    /// As `major`.
+    pub(crate) minor: u32,
+    /// Where it is mounted.
+    pub(crate) target: PathBuf,
+    /// Type of the file system.
+    pub(crate) fs_type: String,
+    /// What is mounted: for EROFS the metadata file, or the loop device that shows it.
+    pub(crate) source: PathBuf,
+}
+
+/// All mounts of this mount namespace, in the order of the kernel's list.
+pub(crate) fn mounts() -> io::Result<Vec<MountLine>> {
+    let text = std::fs::read("/proc/self/mountinfo")?;
+    Ok(text.split(|b| *b == b'\n').filter_map(parse).collect())
+}
+
+/// The topmost mount at exactly `target`.
+pub(crate) fn at<'a>(mounts: &'a [MountLine], target: &Path) -> Option<&'a MountLine> {
+    mounts.iter().rev().find(|m| m.target == target)
+}
+
+/// The file behind an EROFS mount's source: the file itself, or what the loop device shows.
+pub(crate) fn backing_file(source: &Path) -> Option<PathBuf> {
+    let name = source.to_str()?;
+    let Some(number) = name.strip_prefix("/dev/loop") else { return Some(source.to_owned()) };
+    let text = std::fs::read(format!("/sys/block/loop{number}/loop/backing_file")).ok()?;
+    let text = text.strip_suffix(b"\n").unwrap_or(&text);
+    Some(PathBuf::from(OsString::from_vec(text.to_vec())))
+}
+
+fn parse(line: &[u8]) -> Option<MountLine> {
+    let fields: Vec<&[u8]> = line.split(|b| *b == b' ').collect();
+    let dash = fields.iter().position(|f| *f == b"-")?;
+    let text = |i: usize| fields.get(i).and_then(|f| std::str::from_utf8(f).ok());
+    let (major, minor) = text(2)?.split_once(':')?;
+    Some(MountLine {
+        id: text(0)?.parse().ok()?,
+        major: major.parse().ok()?,
+        minor: minor.parse().ok()?,
+        target: path(fields.get(4)?),
+        fs_type: text(dash + 1)?.to_owned(),
+        source: path(fields.get(dash + 2)?),
+    })
+}
+
+/// Undoes the kernel's escapes: blank, tab, newline and backslash stand as three octal digits.
+fn path(field: &[u8]) -> PathBuf {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, tail)) = rest.split_first() {
+        let octal = (first == b'\\').then(|| tail.get(..3)).flatten();
+        let value = octal.and_then(|o| u8::from_str_radix(std::str::from_utf8(o).ok()?, 8).ok());
+        match value {
+            Some(byte) => {
+                out.push(byte);
+                rest = &tail[3..];
+            }
+            None => {
+                out.push(first);
+                rest = tail;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(out))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_with_optional_fields_and_escapes_is_read() {
+        let line = br"57 24 0:48 / /var/my\040dir rw,relatime shared:25 master:1 - erofs /c/heads/ab/abcd ro,user_xattr";
+        let m = parse(line).unwrap();
+        assert_eq!((m.id, m.major, m.minor), (57, 0, 48));
+        assert_eq!(m.target, Path::new("/var/my dir"));
+        assert_eq!((m.fs_type.as_str(), m.source.as_path()), ("erofs", Path::new("/c/heads/ab/abcd")));
+    }
+
+    #[test]
+    fn a_broken_line_is_passed_over() {
+        assert_eq!(parse(b"57 24 0:48 / /x rw"), None);
+        assert_eq!(parse(b""), None);
+    }
+}

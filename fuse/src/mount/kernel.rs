@@ -1,0 +1,135 @@
+//! The system calls behind the mounter's requests. Runs in the mounter only (see [`super`]), but for the probes of a
+//! start, which mount files of their own.
+
+use super::request::{Answer, ErofsForm, Request, Upper};
+use crate::sys;
+use rustix::fs::{AtFlags, CWD};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// mount(2) takes one page of options, its final NUL included.
+const OPTIONS_MAX: usize = 4095;
+
+/// Does one request.
+pub(crate) fn perform(request: &Request) -> Answer {
+    let done = match request {
+        Request::Erofs { form, metadata, device, target } => erofs(*form, metadata, device, target),
+        Request::Bind { source, target } => rustix::mount::mount_bind(source, target).map_err(io::Error::from),
+        Request::Overlay { base, lowers, target, upper } => overlay(base, lowers, target, upper.as_ref()),
+        Request::Unmount { target, detach } => unmount(target, *detach),
+    };
+    match done {
+        Ok(()) => Answer::Done,
+        Err(e) => Answer::Failed { errno: e.raw_os_error().unwrap_or(0), what: format!("{}: {e}", title(request)) },
+    }
+}
+
+fn title(request: &Request) -> String {
+    match request {
+        Request::Erofs { metadata, target, .. } => format!("mounting {} on {}", metadata.display(), target.display()),
+        Request::Bind { source, target } => format!("binding {} to {}", source.display(), target.display()),
+        Request::Overlay { lowers, target, .. } => format!("stacking {} layers on {}", lowers.len(), target.display()),
+        Request::Unmount { target, .. } => format!("unmounting {}", target.display()),
+    }
+}
+
+/// Mounts a layer: its metadata file with its data device.
+pub(crate) fn erofs(form: ErofsForm, metadata: &Path, device: &Path, target: &Path) -> io::Result<()> {
+    match form {
+        ErofsForm::FileDirect => mount_erofs(metadata, device, ",directio", target),
+        ErofsForm::File => mount_erofs(metadata, device, "", target),
+        ErofsForm::Loop => {
+            // The open files keep the loop devices alive until the mount has them; then they go with the mount.
+            let (_metadata, metadata) = attach_loop(metadata)?;
+            let (_device, device) = attach_loop(device)?;
+            mount_erofs(&metadata, &device, "", target)
+        }
+    }
+}
+
+fn mount_erofs(source: &Path, device: &Path, more: &str, target: &Path) -> io::Result<()> {
+    let mut options = b"device=".to_vec();
+    options.extend_from_slice(device.as_os_str().as_bytes());
+    options.extend_from_slice(more.as_bytes());
+    let options = CString::new(options)?;
+    rustix::mount::mount(source, target, "erofs", MountFlags::RDONLY | MountFlags::NODEV, options.as_c_str())?;
+    Ok(())
+}
+
+/// A loop device that shows `file` read-only. It goes when the returned file and its mounts are gone.
+fn attach_loop(file: &Path) -> io::Result<(File, PathBuf)> {
+    let backing = File::open(file)?;
+    let control = File::open("/dev/loop-control")?;
+    // Between asking for a free device and taking it another process may be quicker: then ask again.
+    for _ in 0..64 {
+        let path = PathBuf::from(format!("/dev/loop{}", sys::loop_get_free(&control)?));
+        let device = File::open(&path)?;
+        match sys::loop_configure(&device, &backing) {
+            Ok(()) => return Ok((device, path)),
+            Err(e) if e.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Err(io::Error::other("no loop device is free"))
+}
+
+/// Stacks `lowers` (bottom to top, relative to `base`). Short relative names keep 128 layers within one page of
+/// options; the mounter has one thread, so its working directory is free to change.
+fn overlay(base: &Path, lowers: &[String], target: &Path, upper: Option<&Upper>) -> io::Result<()> {
+    let mut options = b"lowerdir=".to_vec();
+    let top_first: Vec<&str> = lowers.iter().rev().map(String::as_str).collect();
+    options.extend_from_slice(top_first.join(":").as_bytes());
+    if let Some(upper) = upper {
+        for (name, path) in [(",upperdir=", &upper.fs), (",workdir=", &upper.work)] {
+            options.extend_from_slice(name.as_bytes());
+            options.extend_from_slice(&escape(path));
+        }
+    }
+    // A redirect or a metacopy mark inside a layer must never be followed; xino keeps st_dev one over all layers.
+    options.extend_from_slice(b",xino=on,redirect_dir=nofollow,metacopy=off");
+    if options.len() > OPTIONS_MAX {
+        return Err(io::Error::other(format!("{} bytes of mount options, the kernel takes {OPTIONS_MAX}", options.len())));
+    }
+    let options = CString::new(options)?;
+    let flags = if upper.is_some() { MountFlags::empty() } else { MountFlags::RDONLY };
+    let home = std::env::current_dir()?;
+    rustix::process::chdir(base)?;
+    let done = rustix::mount::mount("overlay", target, "overlay", flags, options.as_c_str());
+    rustix::process::chdir(&home)?;
+    Ok(done?)
+}
+
+/// Overlayfs splits options at commas and takes a backslash for the next byte.
+fn escape(path: &Path) -> Vec<u8> {
+    let mut out = Vec::new();
+    for byte in path.as_os_str().as_bytes() {
+        if matches!(byte, b',' | b'\\' | b':') {
+            out.push(b'\\');
+        }
+        out.push(*byte);
+    }
+    out
+}
+
+fn unmount(target: &Path, detach: bool) -> io::Result<()> {
+    let flags = if detach { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    match rustix::mount::unmount(target, flags | UnmountFlags::NOFOLLOW) {
+        // Not a mount, or nothing there: what was wanted is so.
+        Err(Errno::INVAL | Errno::NOENT) => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+/// Gives `path` an owner and a mode, following no link.
+pub(crate) fn set_owner_mode(path: &Path, uid: u32, gid: u32, mode: u32) -> io::Result<()> {
+    let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
+    rustix::fs::chownat(CWD, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+    // After the owner: chown clears the set-id bits.
+    rustix::fs::chmodat(CWD, path, rustix::fs::Mode::from_raw_mode(mode), AtFlags::empty())?;
+    Ok(())
+}

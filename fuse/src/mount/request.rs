@@ -1,0 +1,46 @@
+//! The mounter's protocol: one JSON line each way. It never leaves this program, so its form is free to change.
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// How the kernel is given a layer's two files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ErofsForm {
+    /// File-backed, with direct I/O on the data (Linux 6.15 and later).
+    FileDirect,
+    /// File-backed without that option (from 6.12).
+    File,
+    /// Two loop devices (from 5.16).
+    Loop,
+}
+
+/// What the mounter can do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "lowercase")]
+pub(crate) enum Request {
+    /// Mounts a layer.
+    Erofs { form: ErofsForm, metadata: PathBuf, device: PathBuf, target: PathBuf },
+    /// Shows `source` at `target` too.
+    Bind { source: PathBuf, target: PathBuf },
+    /// Stacks directories, bottom to top; each is named relative to `base`.
+    Overlay { base: PathBuf, lowers: Vec<String>, target: PathBuf, upper: Option<Upper> },
+    /// Unmounts; with `detach` also what is in use, which lives on until its last user is gone.
+    Unmount { target: PathBuf, detach: bool },
+}
+
+/// The writable side of an overlay.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Upper {
+    pub(crate) fs: PathBuf,
+    pub(crate) work: PathBuf,
+}
+
+/// The mounter's answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    /// Done.
+    Done,
+    /// Not done: the errno (0 = none) and what was being done.
+    Failed { errno: i32, what: String },
+}
