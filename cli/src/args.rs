@@ -1,0 +1,148 @@
+//! What can be typed.
+
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Containers from images that are not on the node.
+///
+/// REF names a layer or a stack of layers: image:NAME, tag:KIND/NAME:VERSION, layer:ID, sha256:HEX (a chain id, a
+/// manifest's or layer's digest, a diff id). Without a prefix, 64 hex digits are a layer, base/…, workspace/…
+/// and toolkit/… a tag, and anything else is an image's name in its short or long form.
+///
+/// Exit status: 0 done; 1 it failed; 2 wrong usage; 3 the input was refused, and nothing was written.
+#[derive(Debug, Parser)]
+#[command(name = "lamina", version, propagate_version = true, arg_required_else_help = true)]
+pub(crate) struct Lamina {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Understood by every subcommand.
+#[derive(Debug, Args)]
+pub(crate) struct Global {
+    /// Configuration file [default: /etc/lamina/config.toml if there is one]
+    #[arg(long, global = true, value_name = "FILE", env = "LAMINA_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+    /// Store, over the configuration's [default: file:///var/lib/lamina/store]
+    #[arg(long, global = true, value_name = "URL")]
+    pub(crate) store: Option<String>,
+    /// Results as JSON
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// More logs
+    #[arg(short, long, global = true, conflicts_with = "quiet")]
+    pub(crate) verbose: bool,
+    /// Errors only
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Turn an image, a tar file or a directory into layers in the store
+    Convert(Convert),
+    /// Re-read every byte of a stack's layers and check it
+    Verify(Verify),
+    /// Show what a reference stands for
+    Inspect(Inspect),
+    /// Make an image of the store known to containerd, its layers lazy
+    Pull(Pull),
+    /// Mount layers, stacked left (bottom) to right (top)
+    Mount(Mount),
+    /// Undo mount
+    Umount(Umount),
+    /// Show what the daemon does; exit status 1 when there is none
+    Status,
+    /// Named in the documentation, not built yet
+    #[command(external_subcommand)]
+    Other(Vec<String>),
+}
+
+/// `lamina convert`
+#[derive(Debug, Args)]
+pub(crate) struct Convert {
+    /// oci:DIR[:REF], oci-archive:FILE, tar:FILE (- = stdin) or dir:PATH
+    pub(crate) source: String,
+    /// Name the layer of a tar or directory: base/NAME:VERSION, workspace/… or toolkit/…
+    #[arg(long, value_name = "KIND/NAME:VERSION")]
+    pub(crate) tag: Option<String>,
+    /// Name of the image in the store [default: the source's own full name, if it has one]
+    #[arg(long, value_name = "IMAGE")]
+    pub(crate) name: Option<String>,
+    /// Platform such as linux/arm64, or all [default: this machine's]
+    #[arg(long, value_name = "P")]
+    pub(crate) platform: Option<String>,
+    /// zstd level
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=19))]
+    pub(crate) level: i32,
+    /// Convert again what the store has already
+    #[arg(long)]
+    pub(crate) again: bool,
+    /// Threads that compress [default: one per processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) jobs: Option<u16>,
+}
+
+/// `lamina verify`
+#[derive(Debug, Args)]
+pub(crate) struct Verify {
+    /// What to check; file:PATH, or a path, checks a layer file
+    #[arg(value_name = "REF")]
+    pub(crate) reference: String,
+}
+
+/// `lamina inspect`
+#[derive(Debug, Args)]
+pub(crate) struct Inspect {
+    /// What to show
+    #[arg(value_name = "REF")]
+    pub(crate) reference: String,
+    /// List every entry of each layer
+    #[arg(long)]
+    pub(crate) tree: bool,
+    /// List every chunk of each layer
+    #[arg(long)]
+    pub(crate) chunks: bool,
+}
+
+/// `lamina pull`
+#[derive(Debug, Args)]
+pub(crate) struct Pull {
+    /// The image's name
+    #[arg(value_name = "IMAGE")]
+    pub(crate) image: String,
+    /// containerd's socket
+    #[arg(long, value_name = "SOCK", default_value = containerd::SOCKET)]
+    pub(crate) address: PathBuf,
+    /// containerd's namespace
+    #[arg(long, value_name = "NS", default_value = "default")]
+    pub(crate) namespace: String,
+    /// Name of the snapshotter in containerd's configuration
+    #[arg(long, value_name = "NAME", default_value = "lamina")]
+    pub(crate) snapshotter: String,
+}
+
+/// `lamina mount`
+#[derive(Debug, Args)]
+pub(crate) struct Mount {
+    /// What to stack, bottom first, then the directory to mount on
+    #[arg(required = true, num_args = 2.., value_names = ["REF", "DIR"])]
+    pub(crate) references_and_target: Vec<String>,
+    /// Take writes, in UPPER/fs (with UPPER/work for overlayfs)
+    #[arg(long, value_name = "UPPER")]
+    pub(crate) rw: Option<PathBuf>,
+    /// kernel (EROFS) or fuse
+    #[arg(long, value_name = "FACE", default_value = "auto", value_parser = ["auto", "kernel", "fuse"])]
+    pub(crate) face: String,
+}
+
+/// `lamina umount`
+#[derive(Debug, Args)]
+pub(crate) struct Umount {
+    /// Where it was mounted
+    #[arg(value_name = "DIR")]
+    pub(crate) target: PathBuf,
+}

@@ -1,0 +1,5 @@
+//! The containerd plugin.
+
+fn main() -> std::process::ExitCode {
+    cli::snapshotter()
+}

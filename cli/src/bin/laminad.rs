@@ -1,0 +1,5 @@
+//! The data plane's daemon.
+
+fn main() -> std::process::ExitCode {
+    cli::laminad()
+}

@@ -1,0 +1,113 @@
+//! The subcommands of `lamina`, one file each. Each says what was done; how it is printed is `output`'s business.
+
+mod containerd;
+mod convert;
+mod inspect;
+mod mount;
+mod pull;
+mod status;
+mod verify;
+
+use crate::args::{Command, Global, Lamina};
+use crate::config::Config;
+use crate::failure::Failure;
+use crate::output;
+use blobstore::refs::Refs;
+use blobstore::store::{self, Store};
+use clap::Parser;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// Named in the documentation as coming; a clear word is better than "unrecognized".
+const NOT_YET: [&str; 8] = ["cache", "compose", "export", "snapshot", "store", "trace", "virtiofs", "warm"];
+
+/// What every subcommand gets.
+struct Context {
+    config: Config,
+    json: bool,
+}
+
+impl Context {
+    fn new(global: &Global) -> Result<Self, Failure> {
+        let mut config = Config::load(global.config.as_deref())?;
+        if let Some(url) = &global.store {
+            config.store.url = url.clone();
+        }
+        Ok(Self { config, json: global.json })
+    }
+
+    fn store(&self) -> Result<Arc<dyn Store>, Failure> {
+        store::open(&self.config.store.url).map_err(|e| Failure::because("cannot use the store", &e))
+    }
+
+    fn refs(&self) -> Result<Refs, Failure> {
+        Ok(Refs::new(self.store()?))
+    }
+
+    fn daemon(&self) -> control::DaemonClient<tonic::transport::Channel> {
+        control::client(&self.config.socket())
+    }
+
+    /// The daemon's answer, or a failure that says how to start one.
+    fn answer<T>(&self, answer: Result<tonic::Response<T>, tonic::Status>) -> Result<T, Failure> {
+        match answer {
+            Ok(response) => Ok(response.into_inner()),
+            Err(status) if is_no_daemon(&status) => Err(Failure::failed(format!(
+                "no daemon answers at {}: start laminad (systemctl start laminad, or laminad --config FILE)",
+                self.config.socket().display()
+            ))),
+            Err(status) => Err(status.into()),
+        }
+    }
+}
+
+/// Nobody listens on the socket: the transport's error, not an answer of a daemon's.
+fn is_no_daemon(status: &tonic::Status) -> bool {
+    let mut cause = std::error::Error::source(status);
+    while let Some(error) = cause {
+        if error.downcast_ref::<tonic::transport::Error>().is_some() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// `lamina`.
+pub fn lamina() -> ExitCode {
+    let Lamina { global, command } = Lamina::parse();
+    output::start_logs(match (global.verbose, global.quiet) {
+        (true, _) => "debug,h2=info,hyper=info,tower=info,tonic=info",
+        (_, true) => "error",
+        _ => "warn",
+    });
+    match run(&global, command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("lamina: {failure}");
+            ExitCode::from(failure.status)
+        }
+    }
+}
+
+fn run(global: &Global, command: Command) -> Result<(), Failure> {
+    let context = Context::new(global)?;
+    let runtime = tokio::runtime::Runtime::new().map_err(|e| Failure::because("starting", &e))?;
+    match command {
+        Command::Convert(arguments) => convert::run(&context, &runtime, &arguments),
+        Command::Verify(arguments) => runtime.block_on(verify::run(&context, &arguments)),
+        Command::Inspect(arguments) => runtime.block_on(inspect::run(&context, &arguments)),
+        Command::Pull(arguments) => runtime.block_on(pull::run(&context, &arguments)),
+        Command::Mount(arguments) => runtime.block_on(mount::mount(&context, &arguments)),
+        Command::Umount(arguments) => runtime.block_on(mount::umount(&context, &arguments)),
+        Command::Status => runtime.block_on(status::run(&context)),
+        Command::Other(words) => Err(other(words.first().map_or("", String::as_str))),
+    }
+}
+
+fn other(name: &str) -> Failure {
+    match NOT_YET.contains(&name) {
+        true => Failure::failed(format!("'lamina {name}' is not built yet; the README says what is")),
+        false => Failure::usage(format!("there is no subcommand '{name}'; see lamina --help")),
+    }
+}

@@ -1,0 +1,62 @@
+//! `lamina mount` and `lamina umount`.
+
+use super::Context;
+use crate::args::{Mount, Umount};
+use crate::failure::Failure;
+use crate::output;
+use control::v1::{MountRequest, UnmountRequest};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+
+pub(super) async fn mount(context: &Context, arguments: &Mount) -> Result<(), Failure> {
+    let Some((target, references)) = arguments.references_and_target.split_last() else {
+        return Err(Failure::usage("a reference and a directory are needed"));
+    };
+    let target = existing(Path::new(target))?;
+    let upper = arguments.rw.as_deref().map(make_absolute).transpose()?;
+    let request = MountRequest {
+        references: references.to_vec(),
+        target: text(&target)?,
+        upper: upper.as_deref().map(text).transpose()?.unwrap_or_default(),
+        face: arguments.face.clone(),
+    };
+    let reply = context.daemon().mount(request).await;
+    let reply = context.answer(reply)?;
+    if context.json {
+        let layers: Vec<_> = reply.layers.iter().map(|l| l.id.clone()).collect();
+        return output::json(&json!({"target": target, "layers": layers, "face": reply.face}));
+    }
+    output::line(format!("{} layers on {}, face {}", reply.layers.len(), target.display(), reply.face));
+    Ok(())
+}
+
+pub(super) async fn umount(context: &Context, arguments: &Umount) -> Result<(), Failure> {
+    // Not canonicalised through the mount itself: its parent is, so that a dead mount can still be named.
+    let target = std::path::absolute(&arguments.target).map_err(|e| named(&arguments.target, &e))?;
+    let parent = target.parent().and_then(|p| p.canonicalize().ok());
+    let target = match (parent, target.file_name()) {
+        (Some(parent), Some(name)) => parent.join(name),
+        _ => target,
+    };
+    let reply = context.daemon().unmount(UnmountRequest { target: text(&target)? }).await;
+    context.answer(reply)?;
+    Ok(())
+}
+
+fn existing(path: &Path) -> Result<PathBuf, Failure> {
+    path.canonicalize().map_err(|e| named(path, &e))
+}
+
+fn make_absolute(path: &Path) -> Result<PathBuf, Failure> {
+    std::fs::create_dir_all(path).map_err(|e| named(path, &e))?;
+    existing(path)
+}
+
+fn named(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::failed(format!("{}: {error}", path.display()))
+}
+
+fn text(path: &Path) -> Result<String, Failure> {
+    let text = path.to_str().map(str::to_owned);
+    text.ok_or_else(|| Failure::usage(format!("{}: the path is not UTF-8", path.display())))
+}

@@ -1,0 +1,232 @@
+//! The configuration file: one TOML file for the command and both daemons. Absent = defaults; an unknown key is an error
+//! that names it and its line.
+
+use crate::failure::Failure;
+use serde::{Deserialize, Deserializer};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where the file is looked for when nobody says otherwise.
+pub(crate) const DEFAULT_PATH: &str = "/etc/lamina/config.toml";
+
+/// The whole file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Config {
+    pub(crate) store: StoreSection,
+    pub(crate) cache: CacheSection,
+    pub(crate) fetch: FetchSection,
+    pub(crate) daemon: DaemonSection,
+    pub(crate) snapshotter: SnapshotterSection,
+}
+
+/// `[store]`
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct StoreSection {
+    pub(crate) url: String,
+    pub(crate) trust: String,
+    /// Latency added to each request: benchmarks and tests only.
+    #[serde(deserialize_with = "time")]
+    pub(crate) added_latency: Duration,
+}
+
+/// `[cache]`
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct CacheSection {
+    pub(crate) dir: PathBuf,
+    #[serde(deserialize_with = "size")]
+    pub(crate) size: u64,
+    #[serde(deserialize_with = "percent")]
+    pub(crate) reserve: u8,
+}
+
+/// `[fetch]`
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct FetchSection {
+    pub(crate) concurrency: usize,
+    #[serde(deserialize_with = "time")]
+    pub(crate) deadline: Duration,
+    #[serde(deserialize_with = "size")]
+    pub(crate) decoded: u64,
+}
+
+/// `[daemon]`
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct DaemonSection {
+    pub(crate) run: PathBuf,
+    pub(crate) face: Face,
+    pub(crate) metrics: String,
+    #[serde(deserialize_with = "time")]
+    pub(crate) successor_deadline: Duration,
+}
+
+/// `[snapshotter]`
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct SnapshotterSection {
+    pub(crate) root: PathBuf,
+    pub(crate) address: PathBuf,
+}
+
+/// `face` of `[daemon]`.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Face {
+    #[default]
+    Auto,
+    File,
+    Loop,
+}
+
+impl Default for StoreSection {
+    fn default() -> Self {
+        let url = "file:///var/lib/lamina/store".to_owned();
+        Self { url, trust: "writers".to_owned(), added_latency: Duration::ZERO }
+    }
+}
+
+impl Default for CacheSection {
+    fn default() -> Self {
+        Self { dir: "/var/lib/lamina/cache".into(), size: 20 << 30, reserve: 5 }
+    }
+}
+
+impl Default for FetchSection {
+    fn default() -> Self {
+        Self { concurrency: 64, deadline: Duration::from_secs(30), decoded: 64 << 20 }
+    }
+}
+
+impl Default for DaemonSection {
+    fn default() -> Self {
+        Self {
+            run: "/run/lamina".into(),
+            face: Face::Auto,
+            metrics: "127.0.0.1:9191".to_owned(),
+            successor_deadline: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Default for SnapshotterSection {
+    fn default() -> Self {
+        Self { root: "/var/lib/lamina/snapshotter".into(), address: "/run/lamina/snapshotter.sock".into() }
+    }
+}
+
+impl Config {
+    /// Reads the file that was named, or the default one if there is one.
+    pub(crate) fn load(named: Option<&Path>) -> Result<Self, Failure> {
+        let path = named.unwrap_or(Path::new(DEFAULT_PATH));
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound && named.is_none() => return Ok(Self::default()),
+            Err(e) => return Err(Failure::usage(format!("{}: {e}", path.display()))),
+        };
+        Self::parse(&text).map_err(|e| Failure::usage(format!("{}: {e}", path.display())))
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let config: Self = toml::from_str(text).map_err(|e| e.to_string())?;
+        if config.store.trust != "writers" {
+            return Err("[store] trust: only \"writers\" is built yet; signed references come later".to_owned());
+        }
+        for (key, path) in [
+            ("[cache] dir", &config.cache.dir),
+            ("[daemon] run", &config.daemon.run),
+            ("[snapshotter] root", &config.snapshotter.root),
+            ("[snapshotter] address", &config.snapshotter.address),
+        ] {
+            if !path.is_absolute() {
+                return Err(format!("{key} = \"{}\": an absolute path is needed", path.display()));
+            }
+        }
+        Ok(config)
+    }
+
+    /// The daemon's control socket.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.daemon.run.join(control::SOCKET)
+    }
+}
+
+/// A number of bytes: `"20GiB"`, `"64 MB"`, `4096`.
+fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    const UNITS: [(&str, u64); 9] = [
+        ("", 1),
+        ("B", 1),
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+        ("GiB", 1 << 30),
+        ("TiB", 1 << 40),
+        ("kB", 1000),
+        ("MB", 1_000_000),
+        ("GB", 1_000_000_000),
+    ];
+    quantity(deserializer, &UNITS, "a size such as \"20GiB\"")
+}
+
+/// A time: `"30s"`, `"5ms"`, `"1m"`. A number without a unit is refused: nobody could tell which was meant.
+fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    const UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
+    quantity(deserializer, &UNITS, "a time such as \"30s\" or \"5ms\"").map(Duration::from_millis)
+}
+
+fn percent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> {
+    let value = quantity(deserializer, &[("%", 1)], "a percentage such as \"5%\"")?;
+    u8::try_from(value).ok().filter(|v| *v < 100).ok_or_else(|| serde::de::Error::custom("a percentage below 100"))
+}
+
+fn quantity<'de, D: Deserializer<'de>>(deserializer: D, units: &[(&str, u64)], expected: &str) -> Result<u64, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Raw {
+        Number(u64),
+        Text(String),
+    }
+    let text = match Raw::deserialize(deserializer)? {
+        Raw::Number(n) => n.to_string(),
+        Raw::Text(text) => text,
+    };
+    let digits = text.trim().find(|c: char| !c.is_ascii_digit()).unwrap_or(text.trim().len());
+    let (number, unit) = text.trim().split_at(digits);
+    let factor = units.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit.trim())).map(|(_, factor)| *factor);
+    let value = number.parse::<u64>().ok().zip(factor).and_then(|(n, f)| n.checked_mul(f));
+    value.ok_or_else(|| serde::de::Error::custom(format!("'{text}' is not {expected}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_file_is_the_defaults() {
+        let config = Config::parse("").unwrap();
+        assert_eq!(config.store.url, "file:///var/lib/lamina/store");
+        assert_eq!(config.cache.size, 20 << 30);
+    }
+
+    #[test]
+    fn sizes_and_times_take_units() {
+        let text = "[cache]\nsize = \"1 MiB\"\nreserve = \"7%\"\n[fetch]\ndeadline = \"250ms\"\ndecoded = 4096";
+        let config = Config::parse(text).unwrap();
+        assert_eq!((config.cache.size, config.cache.reserve), (1 << 20, 7));
+        assert_eq!((config.fetch.deadline, config.fetch.decoded), (Duration::from_millis(250), 4096));
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_line() {
+        let error = Config::parse("[cache]\nsize = 1\nsiez = 2\n").unwrap_err();
+        assert!(error.contains("siez") && error.contains("line 3"), "{error}");
+    }
+
+    #[test]
+    fn a_time_without_a_unit_and_a_relative_path_are_refused() {
+        assert!(Config::parse("[fetch]\ndeadline = 30").unwrap_err().contains("30s"));
+        assert!(Config::parse("[daemon]\nrun = \"here\"").unwrap_err().contains("absolute"));
+    }
+}

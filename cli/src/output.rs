@@ -1,0 +1,69 @@
+//! What a command prints: results on stdout, as text or JSON; logs and progress on stderr, progress only on a terminal.
+
+#![allow(clippy::print_stdout, reason = "this is the one place that prints results")]
+
+use crate::failure::Failure;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::fmt::Display;
+use std::io::{self, Write};
+use tracing_subscriber::EnvFilter;
+
+/// Sends logs to stderr: warnings, or more with `-v`, or errors only with `-q`. `LAMINA_LOG` has the last word.
+pub(crate) fn start_logs(default: &str) {
+    let filter = EnvFilter::try_from_env("LAMINA_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(is_terminal()).init();
+}
+
+fn is_terminal() -> bool {
+    io::IsTerminal::is_terminal(&io::stderr())
+}
+
+/// A line of a result. A reader that has gone away is no failure of ours.
+pub(crate) fn line(text: impl Display) {
+    let _ = writeln!(io::stdout(), "{text}");
+}
+
+/// A result for scripts.
+pub(crate) fn json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value).map_err(|e| Failure::because("writing JSON", &e))?;
+    line(text);
+    Ok(())
+}
+
+/// A bar for long work of known length in bytes; invisible where stderr is no terminal.
+pub(crate) fn bar(length: u64, what: &str) -> ProgressBar {
+    let bar = ProgressBar::new(length);
+    if !is_terminal() {
+        bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
+    }
+    let style = ProgressStyle::with_template("{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
+    bar.set_message(what.to_owned());
+    bar
+}
+
+/// Bytes for people: `12.3 MB`.
+pub(crate) fn bytes(n: u64) -> String {
+    const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
+    if n < 1000 {
+        return format!("{n} B");
+    }
+    let mut value = n as f64 / 1000.0;
+    let mut unit = 0;
+    while value >= 999.95 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn bytes_are_rounded_for_people() {
+        assert_eq!(super::bytes(999), "999 B");
+        assert_eq!(super::bytes(1500), "1.5 kB");
+        assert_eq!(super::bytes(999_960), "1.0 MB");
+        assert_eq!(super::bytes(3 * 1_000_000_000_000_000), "3000.0 TB");
+    }
+}
