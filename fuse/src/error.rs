@@ -2,7 +2,7 @@
 
 use blobstore::fetch::FetchError;
 use blobstore::layer::LayerId;
-use blobstore::refs::RefError;
+use blobstore::refs::Error as RefError;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -105,12 +105,7 @@ impl Error {
         match self {
             Self::Invalid(_) => Kind::Invalid,
             Self::Late { .. } => Kind::Unavailable,
-            Self::Resolve { source, .. } => match source.kind() {
-                blobstore::refs::Kind::NotFound | blobstore::refs::Kind::Unsupported => Kind::NotFound,
-                blobstore::refs::Kind::Invalid => Kind::Invalid,
-                blobstore::refs::Kind::Corrupt => Kind::Corrupt,
-                blobstore::refs::Kind::Store => Kind::Unavailable,
-            },
+            Self::Resolve { source, .. } => of_reference(source),
             Self::Head { source, .. } if source.is_corrupt() => Kind::Corrupt,
             Self::Head { .. } => Kind::Unavailable,
             _ => Kind::Internal,
@@ -120,6 +115,16 @@ impl Error {
     /// The error with all its causes, on one line.
     pub fn report(&self) -> String {
         chain(self)
+    }
+}
+
+fn of_reference(error: &RefError) -> Kind {
+    match error {
+        e if e.is_not_converted() => Kind::NotFound,
+        RefError::Name(_) | RefError::Ambiguous { .. } | RefError::LocalFile { .. } => Kind::Invalid,
+        RefError::Malformed { .. } | RefError::WrongKey { .. } | RefError::Older { .. } => Kind::Corrupt,
+        RefError::Store(_) => Kind::Unavailable,
+        _ => Kind::Internal,
     }
 }
 

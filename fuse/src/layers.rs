@@ -88,7 +88,7 @@ impl Layers {
             return self.mounter.ask(&bind).await.map_err(|e| Error::mount(entry.layer, e));
         }
         let head = self.open(entry).await?;
-        let length = head.layer.index.data_length();
+        let length = head.layer.index.data_len();
         let device = self.table.register(entry, head.layer, length).map_err(Error::start)?;
         let device = self.config.devices().join(device.entry.layer.to_string());
         let request = Request::Erofs { form: self.form, metadata: head.path, device, target: target.to_owned() };
@@ -184,21 +184,20 @@ fn prepare(metadata: &mut [u8], index: &Index) -> Result<(), String> {
 
 /// A part of a read: which chunk, and which bytes of it.
 struct Piece {
-    chunk: usize,
+    chunk: u32,
     within: std::ops::Range<usize>,
 }
 
 /// The chunks that a read touches, in order; what lies past the end of the data is left out.
 fn pieces(layer: &Layer, offset: u64, size: u32) -> impl Iterator<Item = Piece> {
-    let end = layer.index.data_length().min(offset.saturating_add(u64::from(size)));
+    let end = layer.index.data_len().min(offset.saturating_add(u64::from(size)));
     let mut at = offset;
     std::iter::from_fn(move || {
         if at >= end {
             return None;
         }
         let found = layer.index.locate(at)?;
-        let length = u64::from(layer.index.chunk(found.chunk)?.data_len);
-        let stop = end.min(found.data_start + length);
+        let stop = end.min(found.data_start + u64::from(found.entry.data_len));
         let within = usize::try_from(at - found.data_start).ok()?..usize::try_from(stop - found.data_start).ok()?;
         at = stop;
         Some(Piece { chunk: found.chunk, within })

@@ -3,7 +3,7 @@
 use crate::layers::Layers;
 use crate::worker::Shared;
 use crate::{Error, stack, status};
-use blobstore::refs::{Name, StackEntry};
+use blobstore::refs::{Name, Stack, StackEntry};
 use control::v1;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ impl Service {
         &self.0.layers
     }
 
-    async fn resolve_within(&self, reference: &str, deadline: Duration) -> Result<Vec<StackEntry>, Error> {
+    async fn resolve_within(&self, reference: &str, deadline: Duration) -> Result<Stack, Error> {
         let name: Name = reference.parse().map_err(|e| Error::Invalid(format!("{e}")))?;
         let resolved = tokio::time::timeout(deadline, self.0.refs.resolve(&name));
         let stack = resolved.await.map_err(|_| Error::Late { what: format!("resolving {reference}"), deadline })?;
@@ -40,7 +40,7 @@ impl control::Daemon for Service {
             ms => Duration::from_millis(ms.into()),
         };
         let stack = self.resolve_within(&reference, deadline).await.map_err(to_status)?;
-        Ok(Response::new(v1::Stack { layers: stack.iter().map(layer_out).collect() }))
+        Ok(Response::new(v1::Stack { layers: stack.layers().iter().map(layer_out).collect() }))
     }
 
     async fn attach(&self, request: Request<v1::AttachRequest>) -> Answer<v1::AttachReply> {
@@ -63,15 +63,15 @@ impl control::Daemon for Service {
             "fuse" => return Err(Status::unimplemented("the FUSE face is not built yet; leave --face out")),
             other => return Err(Status::invalid_argument(format!("unknown face '{other}'"))),
         }
-        let mut layers = Vec::new();
+        let mut layers = Stack::EMPTY;
         for reference in &references {
-            layers.extend(self.resolve_within(reference, self.0.config.deadline).await.map_err(to_status)?);
+            let upper = self.resolve_within(reference, self.0.config.deadline).await.map_err(to_status)?;
+            layers = layers.under(&upper);
         }
-        let layers = stack::visible(layers);
         let upper = (!upper.is_empty()).then(|| Path::new(&upper));
         stack::mount(self.layers(), &self.0.config, &layers, Path::new(&target), upper).await.map_err(to_status)?;
         let face = status::face(self.layers().form()).to_owned();
-        Ok(Response::new(v1::MountReply { layers: layers.iter().map(layer_out).collect(), face }))
+        Ok(Response::new(v1::MountReply { layers: layers.layers().iter().map(layer_out).collect(), face }))
     }
 
     async fn unmount(&self, request: Request<v1::UnmountRequest>) -> Answer<v1::UnmountReply> {

@@ -10,7 +10,7 @@ use crate::mount::info;
 use crate::mount::kernel::set_owner_mode;
 use crate::mount::request::{Request, Upper};
 use blobstore::layer::LayerId;
-use blobstore::refs::StackEntry;
+use blobstore::refs::{Stack, StackEntry};
 use rustix::mount::UnmountFlags;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -25,18 +25,12 @@ pub(crate) struct Record {
     pub(crate) upper: Option<PathBuf>,
 }
 
-/// The layers that show: from the topmost one whose root is opaque upwards.
-pub(crate) fn visible(layers: Vec<StackEntry>) -> Vec<StackEntry> {
-    let start = layers.iter().rposition(|l| l.root_opaque).unwrap_or(0);
-    layers.into_iter().skip(start).collect()
-}
-
 /// Mounts `layers` (bottom to top) on `target`; writable when there is an `upper` directory, whose `fs` and `work` are
 /// made when they are missing. All or nothing.
 pub(crate) async fn mount(
     layers: &Layers,
     config: &Config,
-    stack: &[StackEntry],
+    stack: &Stack,
     target: &Path,
     upper: Option<&Path>,
 ) -> Result<(), Error> {
@@ -44,6 +38,7 @@ pub(crate) async fn mount(
     if stack.is_empty() {
         return Err(Error::Invalid("a stack of no layers".into()));
     }
+    let stack = stack.layers();
     let home = new_home(config)?;
     let record = Record {
         target: target.to_owned(),

@@ -1,0 +1,102 @@
+//! `lamina inspect`: what a reference stands for, from the layers' heads alone.
+
+use super::Context;
+use crate::args::Inspect;
+use crate::failure::Failure;
+use crate::output;
+use blobstore::layer::{Head, parse_head, read_head};
+use blobstore::refs::{Name, Refs, StackEntry, layer_key};
+use serde_json::json;
+use std::path::Path;
+
+pub(super) async fn run(context: &Context, arguments: &Inspect) -> Result<(), Failure> {
+    let name: Name = arguments.reference.parse().map_err(|e| Failure::usage(format!("{e}")))?;
+    let heads = match &name {
+        Name::File(path) => vec![of_file(path)?],
+        _ => of_stack(&context.refs()?, &name).await?,
+    };
+    if context.json {
+        let layers = heads.iter().map(|h| as_json(h, arguments)).collect::<Result<Vec<_>, _>>()?;
+        return output::json(&json!({"reference": arguments.reference, "layers": layers}));
+    }
+    for head in &heads {
+        print(head, arguments)?;
+    }
+    Ok(())
+}
+
+fn of_file(path: &Path) -> Result<Head, Failure> {
+    let bytes = std::fs::read(path).map_err(|e| Failure::failed(format!("{}: {e}", path.display())))?;
+    parse_head(&bytes, None).map_err(|e| Failure::refused(format!("{}: {e}", path.display())))
+}
+
+async fn of_stack(refs: &Refs, name: &Name) -> Result<Vec<Head>, Failure> {
+    let stack = refs.resolve(name).await.map_err(|e| Failure::because("cannot resolve", &e))?;
+    let mut heads = Vec::new();
+    for layer in &stack {
+        heads.push(of_layer(refs, layer).await?);
+    }
+    Ok(heads)
+}
+
+async fn of_layer(refs: &Refs, layer: &StackEntry) -> Result<Head, Failure> {
+    let length = (layer.head > 0).then_some(layer.head);
+    let head = read_head(refs.store().as_ref(), &layer_key(&layer.layer), Some(&layer.layer), length).await;
+    head.map_err(|e| Failure::because(format!("layer {}", layer.layer), &e))
+}
+
+fn as_json(head: &Head, arguments: &Inspect) -> Result<serde_json::Value, Failure> {
+    let index = &head.index;
+    let mut value = json!({
+        "layer": index.id().to_string(), "flags": index.flags().to_string(), "generation": index.generation(),
+        "head_bytes": index.head_len(), "bytes": index.file_len(), "metadata_bytes": index.metadata_len(),
+        "data_bytes": index.data_len(), "chunks": index.chunk_count(),
+    });
+    if arguments.chunks {
+        let chunks = index.chunks().map(|c| {
+            json!({"number": c.chunk, "data_offset": c.data_start, "data_bytes": c.entry.data_len,
+                "file_offset": c.file_offset, "bytes": c.entry.stored_len, "blake3": hex(&c.entry.hash)})
+        });
+        value["chunk_table"] = chunks.collect();
+    }
+    if arguments.tree {
+        value["tree"] = tree(head)?.lines().collect();
+    }
+    Ok(value)
+}
+
+fn print(head: &Head, arguments: &Inspect) -> Result<(), Failure> {
+    let index = &head.index;
+    output::line(format!(
+        "{} {}: head {}, metadata {}, data {} in {} chunks, generation {}{}",
+        index.id(),
+        output::bytes(index.file_len()),
+        output::bytes(index.head_len()),
+        output::bytes(index.metadata_len()),
+        output::bytes(index.data_len()),
+        index.chunk_count(),
+        index.generation(),
+        index.flags(),
+    ));
+    if arguments.chunks {
+        for c in index.chunks() {
+            let (entry, hash) = (c.entry, hex(&c.entry.hash));
+            output::line(format!("  {} @{} {} -> @{} {} {hash}", c.chunk, c.data_start, entry.data_len, c.file_offset, entry.stored_len));
+        }
+    }
+    if arguments.tree {
+        output::line(tree(head)?.trim_end());
+    }
+    Ok(())
+}
+
+fn tree(head: &Head) -> Result<String, Failure> {
+    let (image_blocks, first_data_block) = (head.index.image_blocks(), head.index.first_data_block());
+    let checked = erofs::check(&head.metadata, &erofs::Expect { image_blocks, first_data_block });
+    let checked = checked.map_err(|e| Failure::refused(format!("layer {}: {e}", head.index.id())))?;
+    erofs::dump(checked.image()).map_err(|e| Failure::refused(format!("layer {}: {e}", head.index.id())))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}

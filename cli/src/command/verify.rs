@@ -1,0 +1,53 @@
+//! `lamina verify`: every byte of a reference's layers, read again and checked.
+
+use super::Context;
+use crate::args::Verify;
+use crate::failure::{Failure, chain};
+use crate::output;
+use blobstore::layer::{LayerError, Verified, verify_file, verify_object};
+use blobstore::refs::{Name, layer_key};
+use serde_json::json;
+
+pub(super) async fn run(context: &Context, arguments: &Verify) -> Result<(), Failure> {
+    let name: Name = arguments.reference.parse().map_err(|e| Failure::usage(format!("{e}")))?;
+    let mut verified = Vec::new();
+    if let Name::File(path) = &name {
+        verified.push(verify_file(path, None).map_err(|e| failure(&path.display().to_string(), &e))?);
+    } else {
+        let refs = context.refs()?;
+        let stack = refs.resolve(&name).await.map_err(|e| Failure::because("cannot resolve", &e))?;
+        let bar = output::bar(stack.layers().iter().map(|l| l.size).sum(), "verifying");
+        for layer in &stack {
+            let done = verify_object(refs.store().as_ref(), &layer_key(&layer.layer), Some(&layer.layer)).await;
+            verified.push(done.map_err(|e| failure(&format!("layer {}", layer.layer), &e))?);
+            bar.inc(layer.size);
+        }
+        bar.finish_and_clear();
+    }
+    report(context, &arguments.reference, &verified)
+}
+
+/// Wrong bytes are a refusal; a store that does not answer is a failure.
+fn failure(what: &str, error: &LayerError) -> Failure {
+    let text = format!("{what}: {}", chain(error));
+    match error {
+        LayerError::Io { .. } | LayerError::Store(_) => Failure::failed(text),
+        LayerError::Malformed(_) | LayerError::Unsupported(_) | LayerError::Corrupt { .. } => Failure::refused(text),
+    }
+}
+
+fn report(context: &Context, reference: &str, verified: &[Verified]) -> Result<(), Failure> {
+    let bytes: u64 = verified.iter().map(|v| v.file_len).sum();
+    if context.json {
+        let layers: Vec<_> = verified
+            .iter()
+            .map(|v| json!({"layer": v.id.to_string(), "bytes": v.file_len, "image_bytes": v.image_bytes, "chunks": v.chunks}))
+            .collect();
+        return output::json(&json!({"reference": reference, "layers": layers, "bytes": bytes}));
+    }
+    for v in verified {
+        output::line(format!("{} {} in {} chunks: right", v.id, output::bytes(v.file_len), v.chunks));
+    }
+    output::line(format!("{reference}: {} layers, {}, every byte right", verified.len(), output::bytes(bytes)));
+    Ok(())
+}
