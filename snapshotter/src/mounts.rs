@@ -1,0 +1,145 @@
+//! What a caller is told to mount: the shapes of containerd's own overlay snapshotter, which every version of every
+//! client can mount, a bind mount or one overlay.
+//!
+//! | snapshot | mount |
+//! |---|---|
+//! | active or view of nothing | bind of its own directory, rw or ro |
+//! | view of one lower directory | bind of that one, ro |
+//! | view of more | overlay without an upper directory |
+//! | active of something | overlay |
+//!
+//! Which options the overlays carry is found out once, by mounting some (see [`probe`]).
+
+use crate::error::{Context, Result};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use std::ffi::CString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A mount, as containerd's `types.Mount` says it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mount {
+    pub(crate) kind: &'static str,
+    pub(crate) source: String,
+    pub(crate) options: Vec<String>,
+}
+
+/// Where a snapshot writes.
+pub(crate) struct Own {
+    pub(crate) fs: PathBuf,
+    pub(crate) work: PathBuf,
+}
+
+/// The mount of a snapshot over `lowers`, top to bottom. `own` is None for a view of something.
+pub(crate) fn of(own: Option<&Own>, writable: bool, lowers: &[PathBuf], overlay: &[String]) -> Mount {
+    match (lowers, own) {
+        ([], Some(own)) => bind(&own.fs, writable),
+        ([single], _) if !writable => bind(single, false),
+        _ => {
+            let mut options = Vec::new();
+            if let Some(own) = own.filter(|_| writable) {
+                options.push(format!("workdir={}", own.work.display()));
+                options.push(format!("upperdir={}", own.fs.display()));
+            }
+            let lowers: Vec<_> = lowers.iter().map(|path| path.display().to_string()).collect();
+            options.push(format!("lowerdir={}", lowers.join(":")));
+            options.extend_from_slice(overlay);
+            Mount { kind: "overlay", source: "overlay".into(), options }
+        }
+    }
+}
+
+fn bind(path: &Path, writable: bool) -> Mount {
+    let access = if writable { "rw" } else { "ro" };
+    Mount { kind: "bind", source: path.display().to_string(), options: vec![access.into(), "rbind".into()] }
+}
+
+/// Each line one wish: the first option of it that the kernel takes.
+///
+/// * `xino=on`: without it `du -x` and the like take directories of a stack for mount points, because each layer is a
+///   file system of its own.
+/// * `redirect_dir=nofollow`: a redirect written into a layer would otherwise be followed to a place of its choice.
+/// * `metacopy=off`: so would a file's data.
+/// * `index=off`: upper directories are used again over lower ones that were mounted anew.
+const WISHES: &[&[&str]] =
+    &[&["xino=on"], &["redirect_dir=nofollow", "redirect_dir=off"], &["metacopy=off"], &["index=off"]];
+
+/// Finds the options that this kernel takes for an overlay whose upper directory lies under `root`. Where no overlay can
+/// be mounted at all (no privileges) there are none: who mounts may know better.
+pub(crate) fn probe(root: &Path) -> Result<Vec<String>> {
+    let scratch = root.join("probe");
+    discard(&scratch);
+    for part in ["lower", "upper", "work", "merged"] {
+        let path = scratch.join(part);
+        fs::create_dir_all(&path).context(|| format!("cannot make {}", path.display()))?;
+    }
+    let mut chosen: Vec<String> = Vec::new();
+    let possible = try_overlay(&scratch, &chosen);
+    for wish in WISHES.iter().filter(|_| possible) {
+        let taken = wish.iter().find(|option| {
+            let with: Vec<_> = chosen.iter().cloned().chain([(**option).to_owned()]).collect();
+            try_overlay(&scratch, &with)
+        });
+        match taken {
+            Some(option) => chosen.push((*option).to_owned()),
+            None => tracing::warn!("this kernel's overlayfs takes none of {wish:?}"),
+        }
+    }
+    discard(&scratch);
+    match possible {
+        true => tracing::info!("overlays are mounted with {}", chosen.join(",")),
+        false => tracing::warn!("no overlay can be mounted under {}: options left out", root.display()),
+    }
+    Ok(chosen)
+}
+
+fn try_overlay(scratch: &Path, options: &[String]) -> bool {
+    let at = |part: &str| scratch.join(part).display().to_string();
+    let mut data = format!("lowerdir={},upperdir={},workdir={}", at("lower"), at("upper"), at("work"));
+    for option in options {
+        data.push(',');
+        data.push_str(option);
+    }
+    let Ok(data) = CString::new(data) else { return false };
+    let merged = scratch.join("merged");
+    let mounted = mount("overlay", &merged, "overlay", MountFlags::empty(), Some(data.as_c_str())).is_ok();
+    mounted && unmount(&merged, UnmountFlags::DETACH).is_ok()
+}
+
+/// Removes the scratch directory, also one that a crash left with a mount in it.
+fn discard(scratch: &Path) {
+    let _ = unmount(scratch.join("merged"), UnmountFlags::DETACH);
+    let _ = fs::remove_dir_all(scratch);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> Own {
+        Own { fs: "/r/s/9/fs".into(), work: "/r/s/9/work".into() }
+    }
+
+    #[test]
+    fn shapes_are_those_of_containerd_s_overlay_snapshotter() {
+        let option = ["xino=on".to_owned()];
+        let (one, two) = (vec![PathBuf::from("/r/s/2/fs")], vec![PathBuf::from("/r/s/2/fs"), "/r/s/1/fs".into()]);
+        let cases: [(Mount, &str, &[&str]); 5] = [
+            (of(Some(&own()), true, &[], &option), "/r/s/9/fs", &["rw", "rbind"]),
+            (of(Some(&own()), false, &[], &option), "/r/s/9/fs", &["ro", "rbind"]),
+            (of(None, false, &one, &option), "/r/s/2/fs", &["ro", "rbind"]),
+            (of(None, false, &two, &option), "overlay", &["lowerdir=/r/s/2/fs:/r/s/1/fs", "xino=on"]),
+            (
+                of(Some(&own()), true, &one, &option),
+                "overlay",
+                &["workdir=/r/s/9/work", "upperdir=/r/s/9/fs", "lowerdir=/r/s/2/fs", "xino=on"],
+            ),
+        ];
+        for (mount, source, options) in cases {
+            assert_eq!(
+                (mount.source.as_str(), mount.options),
+                (source, options.iter().map(|o| o.to_string()).collect())
+            );
+        }
+    }
+}
