@@ -119,12 +119,9 @@ pub fn snapshotter() -> ExitCode {
 }
 
 fn serve_snapshots(arguments: &SnapshotterArguments, config: &Config) -> Result<(), Failure> {
-    let settings = snapshotter::Config {
-        root: arguments.root.clone().unwrap_or_else(|| config.snapshotter.root.clone()),
-        address: arguments.address.clone().unwrap_or_else(|| config.snapshotter.address.clone()),
-        daemon_socket: config.socket(),
-        ..Default::default()
-    };
+    let root = arguments.root.as_ref().unwrap_or(&config.snapshotter.root);
+    let address = arguments.address.as_ref().unwrap_or(&config.snapshotter.address);
+    let settings = snapshotter::Config::new(root, address, &config.socket());
     let runtime = tokio::runtime::Runtime::new().map_err(|e| Failure::because("starting", &e))?;
     let done = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).map_err(|e| Failure::because("signals", &e))?;

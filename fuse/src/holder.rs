@@ -123,7 +123,8 @@ impl<'a> Holder<'a> {
                 Ended::Died(status) => tracing::error!(%status, "the worker died; starting another"),
                 Ended::Late => tracing::error!("the worker was not ready in time; starting another"),
             }
-            if !connection::can_resend() || matches!(ended, Ended::Late) {
+            let overdue = self.abort_at.is_some_and(|at| Instant::now() >= at);
+            if !connection::can_resend() || overdue || matches!(ended, Ended::Late) {
                 self.start_clean()?;
             }
             if self.wait_before_next().await {
@@ -189,11 +190,10 @@ impl<'a> Holder<'a> {
 
     /// Waits a little longer before each further try; true when the daemon was asked to end meanwhile.
     async fn wait_before_next(&mut self) -> bool {
-        if self.abort_at.is_none() {
-            self.abort_at = Some(Instant::now() + self.config.successor_deadline);
-        }
-        let pause = self.pause;
-        self.pause = (pause * 2).clamp(Duration::from_millis(100), LONGEST_PAUSE);
+        let now = Instant::now();
+        let abort_at = *self.abort_at.get_or_insert(now + self.config.successor_deadline);
+        let pause = self.pause.min(abort_at.saturating_duration_since(now));
+        self.pause = (self.pause * 2).clamp(Duration::from_millis(100), LONGEST_PAUSE);
         tokio::select! {
             () = tokio::time::sleep(pause) => false,
             _ = self.terminate.recv() => true,

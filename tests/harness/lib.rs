@@ -1,0 +1,30 @@
+//! What the whole-system tests share: a node in a directory of its own, images, trees.
+//!
+//! Tests run the built programs, never their insides. They need root, /dev/fuse and EROFS; where one is missing they say
+//! aloud that they are skipped.
+
+// Tests fail by panicking.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+pub mod image;
+pub mod node;
+pub mod tree;
+
+/// Whether this machine can run whole-system tests; says aloud when it cannot.
+pub fn possible(test: &str) -> bool {
+    let missing = if !rustix::process::geteuid().is_root() {
+        "root"
+    } else if !std::path::Path::new("/dev/fuse").exists() {
+        "/dev/fuse"
+    } else if !std::fs::read_to_string("/proc/filesystems").unwrap().contains("erofs") && !modprobe("erofs") {
+        "a kernel with EROFS"
+    } else {
+        return true;
+    };
+    println!("SKIPPED: {test} needs {missing}");
+    false
+}
+
+fn modprobe(name: &str) -> bool {
+    std::process::Command::new("modprobe").arg(name).status().is_ok_and(|s| s.success())
+}

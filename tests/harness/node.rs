@@ -1,0 +1,214 @@
+//! A node: store, cache, daemons and mounts in a directory of its own, taken down at the end whatever happens.
+
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// See the module.
+pub struct Node {
+    dir: tempfile::TempDir,
+    daemon: Option<Child>,
+    snapshotter: Option<Child>,
+}
+
+/// A program of this build, beside the running test's.
+pub fn program(name: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let profile = test.ancestors().nth(2).unwrap();
+    let path = profile.join(name);
+    assert!(path.exists(), "{} is missing: build it first (cargo build --workspace)", path.display());
+    path
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self::new("")
+    }
+}
+
+impl Node {
+    /// A node whose configuration has `more` at its end: a whole section, or several.
+    pub fn new(more: &str) -> Self {
+        Self::with_daemon("", more)
+    }
+
+    /// A node with these lines in its `[daemon]` section, and `more` sections.
+    pub fn with_daemon(daemon: &str, more: &str) -> Self {
+        let dir = tempfile::Builder::new().prefix("lamina").tempdir_in("/tmp").unwrap();
+        let at = dir.path().display();
+        let text = format!(
+            "[store]\nurl = \"file://{at}/store\"\nadded_latency = \"0s\"\n[cache]\ndir = \"{at}/cache\"\n[daemon]\nrun = \"{at}/run\"\n\
+             metrics = \"\"\n{daemon}\n[snapshotter]\nroot = \"{at}/sn\"\naddress = \"{at}/sn.sock\"\n{more}\n"
+        );
+        fs::write(dir.path().join("config.toml"), text).unwrap();
+        Self { dir, daemon: None, snapshotter: None }
+    }
+
+    /// Changes a text in the configuration; daemons see it at their next start.
+    pub fn reconfigure(&self, from: &str, to: &str) {
+        let text = fs::read_to_string(self.config()).unwrap();
+        assert!(text.contains(from), "{from} is not in {text}");
+        fs::write(self.config(), text.replace(from, to)).unwrap();
+    }
+
+    /// A path in the node's directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A new directory in the node's directory.
+    pub fn new_dir(&self, name: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(&path).unwrap();
+        path
+    }
+
+    /// The configuration file.
+    pub fn config(&self) -> PathBuf {
+        self.path("config.toml")
+    }
+
+    /// The log of a daemon, so far.
+    pub fn log(&self, name: &str) -> String {
+        fs::read_to_string(self.path(&format!("{name}.log"))).unwrap_or_default()
+    }
+
+    fn start(&self, name: &str) -> Child {
+        let log = fs::File::options().create(true).append(true).open(self.path(&format!("{name}.log"))).unwrap();
+        Command::new(program(name))
+            .arg("--config")
+            .arg(self.config())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap()
+    }
+
+    /// Starts laminad and waits until it serves.
+    pub fn start_daemon(&mut self) {
+        self.daemon = Some(self.start("laminad"));
+        self.wait("laminad to serve", |node| node.status().is_some());
+    }
+
+    /// Starts lamina-snapshotter and waits for its socket.
+    pub fn start_snapshotter(&mut self) {
+        self.snapshotter = Some(self.start("lamina-snapshotter"));
+        self.wait("the snapshotter's socket", |node| {
+            std::os::unix::net::UnixStream::connect(node.path("sn.sock")).is_ok()
+        });
+    }
+
+    /// Asks laminad to end, and waits for it. Gives whether it ended well.
+    pub fn stop_daemon(&mut self) -> bool {
+        let mut daemon = self.daemon.take().unwrap();
+        terminate(&daemon);
+        daemon.wait().unwrap().success()
+    }
+
+    /// Kills the holder and its worker: what a crash of the machine's memory would do.
+    pub fn kill_daemon(&mut self) {
+        let worker = self.status().map(|s| pid(&s));
+        let mut daemon = self.daemon.take().unwrap();
+        daemon.kill().unwrap();
+        daemon.wait().unwrap();
+        if let Some(worker) = worker {
+            let _ = rustix::process::kill_process(worker, rustix::process::Signal::KILL);
+        }
+    }
+
+    /// Ends the snapshotter, by SIGKILL when `hard`.
+    pub fn stop_snapshotter(&mut self, hard: bool) {
+        let mut snapshotter = self.snapshotter.take().unwrap();
+        match hard {
+            true => snapshotter.kill().unwrap(),
+            false => terminate(&snapshotter),
+        }
+        snapshotter.wait().unwrap();
+    }
+
+    /// Runs `lamina`.
+    pub fn lamina(&self, arguments: &[&str]) -> Output {
+        Command::new(program("lamina")).arg("--config").arg(self.config()).args(arguments).output().unwrap()
+    }
+
+    /// Runs `lamina`, which must succeed, and gives its stdout.
+    pub fn run(&self, arguments: &[&str]) -> String {
+        let output = self.lamina(arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "lamina {arguments:?}: {}: {stderr}\n{}", output.status, self.log("laminad"));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Runs `lamina`, which must exit with `status`, and gives its stderr.
+    pub fn fail(&self, status: i32, arguments: &[&str]) -> String {
+        let output = self.lamina(arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(status), "lamina {arguments:?}: {stderr}");
+        assert!(!stderr.contains("panicked"), "{stderr}");
+        stderr
+    }
+
+    /// Runs `lamina --json`, which must succeed.
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        let with: Vec<&str> = arguments.iter().copied().chain(["--json"]).collect();
+        serde_json::from_str(&self.run(&with)).unwrap()
+    }
+
+    /// The daemon's status, if it answers.
+    pub fn status(&self) -> Option<Value> {
+        let output = self.lamina(&["status", "--json"]);
+        output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
+    }
+
+    /// Converts a directory into a layer tagged `tag`; gives the layer's id.
+    pub fn convert_dir(&self, dir: &Path, tag: &str) -> String {
+        let report = self.json(&["convert", &format!("dir:{}", dir.display()), "--tag", tag]);
+        report["layers"][0]["layer"].as_str().unwrap().to_owned()
+    }
+
+    /// Waits until something is so.
+    pub fn wait(&self, what: &str, so: impl Fn(&Self) -> bool) {
+        let start = Instant::now();
+        while !so(self) {
+            let logs = || format!("{}\n{}", self.log("laminad"), self.log("lamina-snapshotter"));
+            assert!(start.elapsed() < PATIENCE, "waited too long for {what}\n{}", logs());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// The worker's process id in a status.
+pub fn pid(status: &Value) -> rustix::process::Pid {
+    let pid = i32::try_from(status["pid"].as_u64().unwrap()).unwrap();
+    rustix::process::Pid::from_raw(pid).unwrap()
+}
+
+fn terminate(child: &Child) {
+    let pid = rustix::process::Pid::from_child(child);
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        for mut child in [self.snapshotter.take(), self.daemon.take()].into_iter().flatten() {
+            terminate(&child);
+            let _ = child.wait();
+        }
+        // Whatever a failed test left mounted below the directory, newest first.
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        for target in mounts.lines().rev().filter_map(|l| l.split(' ').nth(4)) {
+            if Path::new(target).starts_with(self.dir.path()) {
+                let _ = rustix::mount::unmount(target, rustix::mount::UnmountFlags::DETACH);
+            }
+        }
+        if std::thread::panicking() {
+            println!("--- laminad's log\n{}\n--- the snapshotter's log\n{}", self.log("laminad"), self.log("lamina-snapshotter"));
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Workers die; readers must not notice.
+
+#![allow(clippy::unwrap_used)]
+
+use rustix::process::{Signal, kill_process};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tests::node::{Node, pid};
+use tests::tree::{noise, write};
+
+const BLOCK: usize = 64 << 10;
+const FILES: u64 = 8;
+const FILE: usize = 24 << 20;
+
+/// Requests that the kernel has sent or is about to send, and that have no answer yet.
+fn unanswered(node: &Node) -> u64 {
+    let devices = node.path("run/dev").display().to_string();
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = mounts.lines().find(|l| l.split(' ').nth(4) == Some(&devices)).unwrap();
+    let minor = line.split(' ').nth(2).unwrap().split_once(':').unwrap().1;
+    let waiting = fs::read_to_string(format!("/sys/fs/fuse/connections/{minor}/waiting")).unwrap();
+    waiting.trim().parse().unwrap()
+}
+
+/// Reads a file in scattered order and compares each block. Gives how many were read.
+fn read_and_compare(path: &Path, content: &[u8], offset: usize, stop: &AtomicBool, count: &AtomicUsize) {
+    let file = File::open(path).unwrap();
+    let blocks = content.len() / BLOCK;
+    let mut buffer = vec![0; BLOCK];
+    for i in 0..blocks {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        let at = (i * 37 + offset) % blocks * BLOCK;
+        file.read_exact_at(&mut buffer, at as u64).unwrap_or_else(|e| panic!("{}: {at}: {e}", path.display()));
+        assert!(buffer == content[at..at + BLOCK], "{}: wrong bytes at {at}", path.display());
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn ten_kills(daemon: &str) {
+    let mut node = Node::with_daemon(daemon, "");
+    let source = node.new_dir("source");
+    let contents: Vec<Vec<u8>> = (0..FILES).map(|i| noise(i, FILE)).collect();
+    for (i, content) in contents.iter().enumerate() {
+        write(&source.join(format!("data/{i}")), content);
+    }
+    node.convert_dir(&source, "base/big:1");
+    // Slow enough that reads are always waiting when a worker is killed.
+    node.reconfigure("added_latency = \"0s\"", "added_latency = \"200ms\"");
+    node.start_daemon();
+    let target = node.new_dir("mnt");
+    node.run(&["mount", "base/big:1", target.to_str().unwrap()]);
+
+    let (stop, count) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = contents
+            .iter()
+            .enumerate()
+            .map(|(i, content)| {
+                let path = target.join(format!("data/{i}"));
+                let (stop, count) = (&stop, &count);
+                scope.spawn(move || read_and_compare(&path, content, i * 11, stop, count))
+            })
+            .collect();
+        for kill in 0..10 {
+            let before = count.load(Ordering::Relaxed);
+            node.wait("some reads to be answered", |_| count.load(Ordering::Relaxed) > before + 4);
+            let worker = pid(&node.status().unwrap());
+            node.wait("a read without an answer", |n| unanswered(n) > 0);
+            kill_process(worker, Signal::KILL).unwrap();
+            node.wait("a successor", |n| n.status().is_some_and(|s| pid(&s) != worker));
+            let takeovers = node.status().unwrap()["takeovers"].as_u64().unwrap();
+            assert_eq!(takeovers, kill + 1, "the connection was adopted, not begun anew");
+            assert!(readers.iter().any(|r| !r.is_finished()), "the readers were done too early to prove anything");
+        }
+        for reader in readers {
+            reader.join().unwrap();
+        }
+    });
+    node.run(&["umount", target.to_str().unwrap()]);
+    assert!(node.stop_daemon());
+}
+
+fn can_take_over() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split('.').map(|n| n.parse::<u32>().unwrap_or(0));
+    let recent = (numbers.next().unwrap(), numbers.next().unwrap()) >= (6, 9);
+    if !recent {
+        println!("SKIPPED: taking over a connection needs Linux 6.9");
+    }
+    recent
+}
+
+#[test]
+fn a_worker_killed_ten_times_fails_no_read() {
+    if tests::possible("takeover") && can_take_over() {
+        ten_kills("");
+    }
+}
+
+#[test]
+fn nor_does_it_with_loop_devices() {
+    if tests::possible("takeover with loop devices") && can_take_over() {
+        ten_kills("face = \"loop\"");
+    }
+}
+
+/// The worker's program is gone, so no successor can start: readers must get EIO, soon after the deadline.
+#[test]
+fn without_a_successor_readers_get_an_error_and_not_a_wait() {
+    if !tests::possible("no successor") {
+        return;
+    }
+    let mut node = Node::with_daemon("successor_deadline = \"2s\"", "");
+    let source = node.new_dir("source");
+    write(&source.join("file"), noise(1, 1 << 20));
+    node.convert_dir(&source, "base/small:1");
+    node.reconfigure("added_latency = \"0s\"", "added_latency = \"5s\"");
+    node.start_daemon();
+    let target = node.new_dir("mnt");
+    node.run(&["mount", "base/small:1", target.to_str().unwrap()]);
+    let path = target.join("file");
+    let reader = std::thread::spawn(move || fs::read(path));
+    node.wait("a read without an answer", |n| unanswered(n) > 0);
+    let worker = pid(&node.status().unwrap());
+    // From now on every worker fails to start: its configuration is no TOML any more.
+    node.reconfigure("[cache]", "[cache");
+    let start = Instant::now();
+    kill_process(worker, Signal::KILL).unwrap();
+    let error = reader.join().unwrap().unwrap_err();
+    node.reconfigure("[cache", "[cache]");
+    assert!(start.elapsed() < Duration::from_secs(40), "it took {:?}", start.elapsed());
+    println!("readers got: {error}");
+    // And the daemon gets over it.
+    node.wait("a new worker", |n| n.status().is_some());
+}
