@@ -134,6 +134,22 @@ fn a_wrong_name_is_found() {
 }
 
 #[tokio::test]
+async fn a_damaged_object_names_its_chunk() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FileStore::new(dir.path());
+    let (summary, file) = small().write(1);
+    let index = Index::parse(file.clone().into()).unwrap();
+    for at in index.chunks() {
+        let mut wrong = file.clone();
+        wrong[at.file_offset as usize] ^= 0x80;
+        store.put(KEY, wrong.into()).await.unwrap();
+        assert_eq!(corrupt(layer::verify_object(&store, KEY, Some(&summary.id)).await), Some(at.chunk));
+    }
+    store.put(KEY, Bytes::from(file).slice(summary.head_len as usize..)).await.unwrap();
+    corrupt(layer::verify_object(&store, KEY, Some(&summary.id)).await);
+}
+
+#[tokio::test]
 async fn only_skippable_frames_may_follow() {
     let dir = tempfile::tempdir().unwrap();
     let store = FileStore::new(dir.path());

@@ -155,6 +155,16 @@ fn what_the_format_cannot_hold_is_refused_when_written() {
     assert!(matches!(Writer::new(&nowhere), Err(LayerError::Io { .. })));
 }
 
+#[test]
+fn a_full_disk_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = Writer::new(&Options::new(dir.path())).unwrap();
+    writer.push(vec![0; 4096]).unwrap();
+    let mut full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let result = writer.finish(&[0; 4096], Flags::empty(), &[], &mut full);
+    assert!(matches!(result, Err(LayerError::Io { .. })), "{result:?}");
+}
+
 #[tokio::test]
 async fn a_head_takes_one_request_when_its_length_is_known_and_three_when_not() {
     let dir = tempfile::tempdir().unwrap();
