@@ -18,12 +18,7 @@ fn client(node: &Node) -> SnapshotsClient<Channel> {
     SnapshotsClient::new(containerd::channel(&node.path("sn.sock")))
 }
 
-async fn prepare(
-    node: &Node,
-    key: &str,
-    parent: &str,
-    labels: &[(&str, &str)],
-) -> Result<Vec<Mount>, tonic::Status> {
+async fn prepare(node: &Node, key: &str, parent: &str, labels: &[(&str, &str)]) -> Result<Vec<Mount>, tonic::Status> {
     let labels: HashMap<String, String> = labels.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
     let request =
         PrepareSnapshotRequest { snapshotter: "lamina".into(), key: key.into(), parent: parent.into(), labels };

@@ -73,7 +73,8 @@ fn flipped_bits_in_stored_chunks_are_an_error_with_a_word_about_it_and_never_dat
     let target = mounted(&node);
     let (rounds, mut errors) = (1000 / FILES, 0);
     for round in 0..rounds {
-        let bits: Vec<u64> = chunks.iter().enumerate().map(|(i, r)| positions((round * 1000 + i) as u64, 1, r.clone())[0]).collect();
+        let bits: Vec<u64> =
+            chunks.iter().enumerate().map(|(i, r)| positions((round * 1000 + i) as u64, 1, r.clone())[0]).collect();
         bits.iter().for_each(|bit| flip(&file, *bit));
         for (i, content) in contents.iter().enumerate() {
             match fs::read(target.join(format!("f{i:03}"))) {

@@ -45,7 +45,8 @@ fn an_image_that_claims_anothers_diff_ids_writes_nothing_and_changes_nothing() {
     // a refusal, or the name standing for exactly that content. Never the evil one.
     let output = node.lamina(&["convert", &source]);
     if output.status.success() {
-        let (a, b) = (node.json(&["inspect", "image:good.local/image:1"]), node.json(&["inspect", "image:evil.local/image:1"]));
+        let (a, b) =
+            (node.json(&["inspect", "image:good.local/image:1"]), node.json(&["inspect", "image:evil.local/image:1"]));
         assert_eq!(a["layers"], b["layers"]);
     } else {
         assert_eq!(output.status.code(), Some(3));

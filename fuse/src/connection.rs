@@ -8,7 +8,7 @@
 use crate::sys;
 use fuser::{Config, Filesystem, Session, SessionACL};
 use rustix::fs::{Mode, OFlags};
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::MountFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::ffi::CString;
 use std::io;
@@ -31,14 +31,6 @@ pub(crate) fn open(target: &Path) -> io::Result<OwnedFd> {
 
 fn flags() -> MountFlags {
     MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOEXEC
-}
-
-/// Takes the connection's mount away; with handles still open the connection goes on until they are closed.
-pub(crate) fn unmount(target: &Path) -> io::Result<()> {
-    match rustix::mount::unmount(target, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
-        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => Ok(()),
-        other => Ok(other?),
-    }
 }
 
 /// Ends the connection with device number `minor`: every waiting reader gets an error.

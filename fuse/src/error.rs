@@ -1,6 +1,6 @@
 //! What can go wrong in the daemon: a small, stable kind for callers, and a text for people.
 
-use blobstore::fetch::FetchError;
+use blobstore::fetch::{FetchError, FetchKind};
 use blobstore::layer::LayerId;
 use blobstore::refs::Error as RefError;
 use std::io;
@@ -106,8 +106,12 @@ impl Error {
             Self::Invalid(_) => Kind::Invalid,
             Self::Late { .. } => Kind::Unavailable,
             Self::Resolve { source, .. } => of_reference(source),
-            Self::Head { source, .. } if source.is_corrupt() => Kind::Corrupt,
-            Self::Head { .. } => Kind::Unavailable,
+            Self::Head { source, .. } => match source.kind {
+                FetchKind::NotFound => Kind::NotFound,
+                FetchKind::Answer | FetchKind::Verify | FetchKind::Malformed | FetchKind::Refused => Kind::Corrupt,
+                FetchKind::Transport | FetchKind::Timeout => Kind::Unavailable,
+                FetchKind::Local => Kind::Internal,
+            },
             _ => Kind::Internal,
         }
     }

@@ -206,7 +206,8 @@ impl<'a> Holder<'a> {
         tracing::error!("aborting the connection: what reads lazily from it now gets EIO");
         self.abort()?;
         leftovers::clean(self.config)?;
-        self.connection = connection::open(&self.config.devices()).map_err(|e| Error::path(&self.config.devices(), e))?;
+        self.connection =
+            connection::open(&self.config.devices()).map_err(|e| Error::path(&self.config.devices(), e))?;
         self.initialised = false;
         self.abort_at = None;
         Ok(())

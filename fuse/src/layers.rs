@@ -11,7 +11,7 @@ use crate::mount::mounter::{MountError, Mounter};
 use crate::mount::request::{ErofsForm, Request};
 use crate::table::Table;
 use crate::{Error, metrics::Meters};
-use blobstore::fetch::{Fetcher, Head, Layer};
+use blobstore::fetch::{Fetcher, Layer, OpenHead};
 use blobstore::layer::{Index, LayerId};
 use blobstore::refs::StackEntry;
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex};
 #[derive(Debug)]
 pub(crate) struct Layers {
     config: Config,
-    fetcher: Arc<Fetcher>,
+    fetcher: Fetcher,
     table: Table,
     mounter: Mounter,
     form: ErofsForm,
@@ -35,7 +35,7 @@ pub(crate) struct Layers {
 impl Layers {
     pub(crate) fn new(
         config: Config,
-        fetcher: Arc<Fetcher>,
+        fetcher: Fetcher,
         table: Table,
         mounter: Mounter,
         form: ErofsForm,
@@ -89,7 +89,7 @@ impl Layers {
         }
         let head = self.open(entry).await?;
         let length = head.layer.index.data_len();
-        let device = self.table.register(entry, head.layer, length).map_err(Error::start)?;
+        let device = self.table.register(entry, Arc::new(head.layer), length).map_err(Error::start)?;
         let device = self.config.devices().join(device.entry.layer.to_string());
         let request = Request::Erofs { form: self.form, metadata: head.path, device, target: target.to_owned() };
         self.mounter.ask(&request).await.map_err(|e| Error::mount(entry.layer, e))?;
@@ -119,7 +119,7 @@ impl Layers {
     }
 
     /// The head of a layer, from the cache or the store; what comes from the store has been checked before.
-    async fn open(&self, entry: &StackEntry) -> Result<Head, Error> {
+    async fn open(&self, entry: &StackEntry) -> Result<OpenHead, Error> {
         self.fetcher
             .open_head(entry, prepare)
             .await
@@ -148,7 +148,7 @@ impl Layers {
         // All pieces are asked for at once; each is fetched once, whoever else waits for it.
         let waits: Vec<_> = pieces(&layer, offset, size)
             .map(|piece| {
-                let (fetcher, layer) = (Arc::clone(&self.fetcher), Arc::clone(&layer));
+                let (fetcher, layer) = (self.fetcher.clone(), Arc::clone(&layer));
                 let chunk = piece.chunk;
                 (piece.within, tokio::spawn(async move { fetcher.get(&layer, chunk).await }))
             })
@@ -170,8 +170,9 @@ impl Layers {
         }
         let device = self.table.by_node(node).ok_or_else(|| Error::Invalid(format!("no device has node {node}")))?;
         let head = self.open(&device.entry).await?;
-        self.table.set_layer(node, Arc::clone(&head.layer));
-        Ok(head.layer)
+        let layer = Arc::new(head.layer);
+        self.table.set_layer(node, Arc::clone(&layer));
+        Ok(layer)
     }
 }
 

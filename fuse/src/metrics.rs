@@ -27,8 +27,16 @@ pub(crate) struct Meters {
 impl Meters {
     pub(crate) fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("lamina");
-        registry.register("device_read_bytes", "Bytes answered to the kernel's reads of layers' devices", self.device_read.clone());
-        registry.register("daemon_takeovers", "Workers that adopted the connection of one that died", self.takeovers.clone());
+        registry.register(
+            "device_read_bytes",
+            "Bytes answered to the kernel's reads of layers' devices",
+            self.device_read.clone(),
+        );
+        registry.register(
+            "daemon_takeovers",
+            "Workers that adopted the connection of one that died",
+            self.takeovers.clone(),
+        );
     }
 
     pub(crate) fn device_read(&self, bytes: usize) {

@@ -1,10 +1,10 @@
 //! What this kernel can do, found by trying, not by its version: distributions patch and configure.
 
+use crate::Error;
 use crate::config::{Config, Face};
 use crate::connection;
 use crate::mount::kernel;
 use crate::mount::request::ErofsForm;
-use crate::Error;
 use rustix::mount::UnmountFlags;
 use std::path::{Path, PathBuf};
 

@@ -110,7 +110,8 @@ fn make_upper(dir: &Path, base: &Path) -> Result<Upper, Error> {
     if new {
         // The root of an EROFS mount: its metadata lies in a local file, this never waits for ourselves.
         let root = std::fs::metadata(base).map_err(|e| Error::path(base, e))?;
-        set_owner_mode(&upper.fs, root.uid(), root.gid(), root.mode() & 0o7777).map_err(|e| Error::path(&upper.fs, e))?;
+        set_owner_mode(&upper.fs, root.uid(), root.gid(), root.mode() & 0o7777)
+            .map_err(|e| Error::path(&upper.fs, e))?;
     }
     Ok(upper)
 }

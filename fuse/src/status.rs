@@ -24,7 +24,7 @@ pub(crate) async fn report(shared: &Shared) -> v1::StatusReply {
         present: f.present,
         detail: f.detail.clone(),
     });
-    let figures = shared.fetcher.figures();
+    let meter = shared.fetcher.meter();
     v1::StatusReply {
         pid: std::process::id(),
         holder_pid: rustix::process::getppid().map_or(0, |p| p.as_raw_nonzero().get().unsigned_abs()),
@@ -34,10 +34,10 @@ pub(crate) async fn report(shared: &Shared) -> v1::StatusReply {
         mounts: mounts(shared),
         store: shared.config.store.clone(),
         store_error: store_error(shared).await,
-        cache_bytes: figures.cache_bytes,
+        cache_bytes: meter.cache_bytes(),
         cache_limit: shared.config.cache_size,
-        fetched_bytes: figures.fetched_bytes,
-        fetches: figures.fetches,
+        fetched_bytes: meter.fetched_bytes(),
+        fetches: meter.fetches(),
         takeovers: shared.takeovers,
         device_read_bytes: shared.meters.device_read_bytes(),
     }

@@ -12,8 +12,9 @@ use crate::probe::{self, Feature};
 use crate::service::Service;
 use crate::table::Table;
 use crate::{Error, connection, device, holder, stack};
-use blobstore::cache::Cache;
+use blobstore::cache::{self, Cache};
 use blobstore::fetch::Fetcher;
+use blobstore::meter::Meter;
 use blobstore::refs::Refs;
 use blobstore::store::{self, Store};
 use prometheus_client::registry::Registry;
@@ -30,7 +31,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) refs: Refs,
-    pub(crate) fetcher: Arc<Fetcher>,
+    pub(crate) fetcher: Fetcher,
     pub(crate) layers: Arc<Layers>,
     pub(crate) features: Vec<Feature>,
     pub(crate) meters: Meters,
@@ -81,7 +82,10 @@ fn assemble(config: Config) -> Result<(Shared, Registry), Error> {
     if !config.store_delay.is_zero() {
         store = Arc::new(store::Delay::new(store, config.store_delay)) as Arc<dyn Store>;
     }
-    let cache = Cache::open(&config.cache_dir, config.cache_size, config.cache_reserve);
+    let meter = Meter::new(store.url());
+    let mut limits = cache::Options::new(config.cache_size);
+    limits.reserve = cache::Reserve::Percent(config.cache_reserve.into());
+    let cache = Cache::open(&config.cache_dir, &limits, &meter);
     let cache = cache.map_err(|e| Error::path(&config.cache_dir, std::io::Error::other(e)))?;
     let options = blobstore::fetch::Options {
         concurrency: config.concurrency,
@@ -92,13 +96,13 @@ fn assemble(config: Config) -> Result<(Shared, Registry), Error> {
     let mut registry = Registry::default();
     let meters = Meters::default();
     meters.register(&mut registry);
-    let fetcher = Arc::new(Fetcher::new(Arc::clone(&store), Arc::new(cache), options));
+    let fetcher = Fetcher::new(Arc::clone(&store), cache, options, meter);
     fetcher.meter().register(&mut registry);
     let probed = probe::probe(&config)?;
     tracing::info!(form = probe::name(probed.form), "layers are mounted in this form");
     let table = Table::open(&config.journal()).map_err(|e| Error::path(&config.journal(), e))?;
     let mounter = Mounter::new(std::env::current_exe().map_err(Error::start)?);
-    let layers = Layers::new(config.clone(), Arc::clone(&fetcher), table, mounter, probed.form, meters.clone());
+    let layers = Layers::new(config.clone(), fetcher.clone(), table, mounter, probed.form, meters.clone());
     let takeovers = std::env::var(holder::TAKEOVERS).ok().and_then(|n| n.parse().ok()).unwrap_or(0);
     meters.takeovers(takeovers);
     let shared = Shared {
@@ -160,12 +164,16 @@ async fn take_down(shared: &Shared) {
         }
     }
     let mounts = info::mounts().unwrap_or_default();
-    let targets: Vec<PathBuf> = mounts.iter().filter(|m| shared.layers.layer_of(m).is_some()).map(|m| m.target.clone()).collect();
+    let targets: Vec<PathBuf> =
+        mounts.iter().filter(|m| shared.layers.layer_of(m).is_some()).map(|m| m.target.clone()).collect();
     if let Err(error) = shared.layers.detach(&targets).await {
         tracing::warn!(error = %error.report(), "cannot unmount every layer");
     }
     let in_use = shared.layers.table().in_use();
     if !in_use.is_empty() {
-        tracing::warn!(layers = in_use.len(), "layers are still in use; what their users have not read yet is EIO for them now");
+        tracing::warn!(
+            layers = in_use.len(),
+            "layers are still in use; what their users have not read yet is EIO for them now"
+        );
     }
 }

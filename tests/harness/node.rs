@@ -208,7 +208,11 @@ impl Drop for Node {
             }
         }
         if std::thread::panicking() {
-            println!("--- laminad's log\n{}\n--- the snapshotter's log\n{}", self.log("laminad"), self.log("lamina-snapshotter"));
+            println!(
+                "--- laminad's log\n{}\n--- the snapshotter's log\n{}",
+                self.log("laminad"),
+                self.log("lamina-snapshotter")
+            );
         }
     }
 }

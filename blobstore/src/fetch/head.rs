@@ -38,7 +38,7 @@ impl From<HeadFile> for OpenHead {
 }
 
 /// Checks metadata before anything uses it, and changes what a node must change.
-type Prepare = dyn Fn(&mut Vec<u8>, &Index) -> Result<(), String> + Send + Sync;
+type Prepare = dyn Fn(&mut [u8], &Index) -> Result<(), String> + Send + Sync;
 
 impl Fetcher {
     /// Opens a layer. Its head comes from this node, where it was kept after `prepare` had accepted it, or else from the
@@ -47,7 +47,7 @@ impl Fetcher {
     /// time aside.
     pub async fn open_head<P>(&self, entry: &StackEntry, prepare: P) -> Result<OpenHead, FetchError>
     where
-        P: Fn(&mut Vec<u8>, &Index) -> Result<(), String> + Send + Sync + 'static,
+        P: Fn(&mut [u8], &Index) -> Result<(), String> + Send + Sync + 'static,
     {
         let attempt = match entry.head {
             1..=SMALL => self.inner.options.attempt,

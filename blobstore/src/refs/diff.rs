@@ -2,6 +2,7 @@
 
 use super::error::{Error, Result};
 use super::{Assume, Assumed, Digest, Refs, StackEntry, sharded};
+use crate::layer::LayerId;
 use serde::{Deserialize, Serialize};
 
 /// Body of `refs/diff/ab/<hex>`.
@@ -64,7 +65,8 @@ impl Refs {
         if diff.diff_id != *diff_id {
             return Err(Error::malformed(&key, format!("it is about {}", diff.diff_id)));
         }
-        let revoked = self.revoked_among(diff.candidates.iter().map(|c| c.entry.layer)).await?;
+        let layers: Vec<LayerId> = diff.candidates.iter().map(|c| c.entry.layer).collect();
+        let revoked = self.revoked_among(&layers).await?;
         diff.candidates.retain(|c| c.is_understood() && !revoked.contains(&c.entry.layer));
         Ok(Some(diff))
     }

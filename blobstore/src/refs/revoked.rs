@@ -45,25 +45,25 @@ impl Refs {
 
     /// Whether a layer is revoked.
     pub async fn revoked(&self, layer: &LayerId) -> Result<bool> {
-        Ok(!self.revoked_among([*layer]).await?.is_empty())
+        Ok(!self.revoked_among(&[*layer]).await?.is_empty())
     }
 
     /// A revoked layer of a stack.
     pub async fn revoked_layer(&self, stack: &Stack) -> Result<Option<LayerId>> {
-        let revoked = self.revoked_among(stack.into_iter().map(|e| e.layer)).await?;
+        let layers: Vec<LayerId> = stack.layers().iter().map(|e| e.layer).collect();
+        let revoked = self.revoked_among(&layers).await?;
         Ok(revoked.into_iter().next())
     }
 
     /// Those of `layers` that are revoked.
-    pub(super) async fn revoked_among(&self, layers: impl IntoIterator<Item = LayerId>) -> Result<HashSet<LayerId>> {
-        let layers = layers.into_iter();
+    pub(super) async fn revoked_among(&self, layers: &[LayerId]) -> Result<HashSet<LayerId>> {
         if let Some(all) = self.listed_revocations().await? {
-            return Ok(layers.filter(|l| all.contains(l)).collect());
+            return Ok(layers.iter().copied().filter(|l| all.contains(l)).collect());
         }
         let mut found = HashSet::new();
         for layer in layers {
-            match self.store.stat(&key(&layer)).await {
-                Ok(_) => drop(found.insert(layer)),
+            match self.store.stat(&key(layer)).await {
+                Ok(_) => drop(found.insert(*layer)),
                 Err(StoreError::NotFound { .. }) => {}
                 Err(e) => return Err(e.into()),
             }

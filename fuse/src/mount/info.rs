@@ -86,7 +86,8 @@ mod tests {
 
     #[test]
     fn a_line_with_optional_fields_and_escapes_is_read() {
-        let line = br"57 24 0:48 / /var/my\040dir rw,relatime shared:25 master:1 - erofs /c/heads/ab/abcd ro,user_xattr";
+        let line =
+            br"57 24 0:48 / /var/my\040dir rw,relatime shared:25 master:1 - erofs /c/heads/ab/abcd ro,user_xattr";
         let m = parse(line).unwrap();
         assert_eq!((m.id, m.major, m.minor), (57, 0, 48));
         assert_eq!(m.target, Path::new("/var/my dir"));

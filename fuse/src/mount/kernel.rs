@@ -93,7 +93,10 @@ fn overlay(base: &Path, lowers: &[String], target: &Path, upper: Option<&Upper>)
     // A redirect or a metacopy mark inside a layer must never be followed; xino keeps st_dev one over all layers.
     options.extend_from_slice(b",xino=on,redirect_dir=nofollow,metacopy=off");
     if options.len() > OPTIONS_MAX {
-        return Err(io::Error::other(format!("{} bytes of mount options, the kernel takes {OPTIONS_MAX}", options.len())));
+        return Err(io::Error::other(format!(
+            "{} bytes of mount options, the kernel takes {OPTIONS_MAX}",
+            options.len()
+        )));
     }
     let options = CString::new(options)?;
     let flags = if upper.is_some() { MountFlags::empty() } else { MountFlags::RDONLY };
