@@ -169,7 +169,7 @@ impl Node {
     /// Converts a directory into a layer tagged `tag`; gives the layer's id.
     pub fn convert_dir(&self, dir: &Path, tag: &str) -> String {
         let report = self.json(&["convert", &format!("dir:{}", dir.display()), "--tag", tag]);
-        report["layers"][0]["layer"].as_str().unwrap().to_owned()
+        report["images"][0]["layers"][0]["layer"].as_str().unwrap().to_owned()
     }
 
     /// Waits until something is so.

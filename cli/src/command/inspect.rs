@@ -4,7 +4,7 @@ use super::Context;
 use crate::args::Inspect;
 use crate::failure::Failure;
 use crate::output;
-use blobstore::layer::{Head, parse_head, read_head};
+use blobstore::layer::{Flags, Head, parse_head, read_head};
 use blobstore::refs::{Name, Refs, StackEntry, layer_key};
 use serde_json::json;
 use std::path::Path;
@@ -48,7 +48,7 @@ async fn of_layer(refs: &Refs, layer: &StackEntry) -> Result<Head, Failure> {
 fn as_json(head: &Head, arguments: &Inspect) -> Result<serde_json::Value, Failure> {
     let index = &head.index;
     let mut value = json!({
-        "layer": index.id().to_string(), "flags": index.flags().to_string(), "generation": index.generation(),
+        "layer": index.id().to_string(), "flags": flags(head), "generation": index.generation(),
         "head_bytes": index.head_len(), "bytes": index.file_len(), "metadata_bytes": index.metadata_len(),
         "data_bytes": index.data_len(), "chunks": index.chunk_count(),
     });
@@ -76,7 +76,7 @@ fn print(head: &Head, arguments: &Inspect) -> Result<(), Failure> {
         output::bytes(index.data_len()),
         index.chunk_count(),
         index.generation(),
-        index.flags(),
+        flags(head).iter().map(|f| format!(", {f}")).collect::<String>(),
     ));
     if arguments.chunks {
         for c in index.chunks() {
@@ -94,7 +94,22 @@ fn tree(head: &Head) -> Result<String, Failure> {
     let (image_blocks, first_data_block) = (head.index.image_blocks(), head.index.first_data_block());
     let checked = erofs::check(&head.metadata, &erofs::Expect { image_blocks, first_data_block });
     let checked = checked.map_err(|e| Failure::refused(format!("layer {}: {e}", head.index.id())))?;
-    erofs::dump(checked.image()).map_err(|e| Failure::refused(format!("layer {}: {e}", head.index.id())))
+    let mut text = String::new();
+    match erofs::dump(checked.image(), &mut text) {
+        Ok(Ok(())) => Ok(text),
+        Ok(Err(e)) => Err(Failure::refused(format!("layer {}: {e}", head.index.id()))),
+        Err(e) => Err(Failure::because("writing the listing", &e)),
+    }
+}
+
+fn flags(head: &Head) -> Vec<&'static str> {
+    let flags = head.index.flags();
+    let names = [
+        (Flags::SELF_CONTAINED, "self contained"),
+        (Flags::ROOT_OPAQUE, "root opaque"),
+        (Flags::NOT_PLAIN, "not plain"),
+    ];
+    names.into_iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, name)| name).collect()
 }
 
 fn hex(bytes: &[u8]) -> String {

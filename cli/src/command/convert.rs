@@ -1,0 +1,97 @@
+//! `lamina convert`.
+
+use super::Context;
+use crate::args::Convert;
+use crate::failure::{Failure, chain};
+use crate::output;
+use blobstore::refs::Platform;
+use converter::{LayerReport, Options, Platforms, Report, Source};
+use std::sync::Arc;
+use tokio::runtime::Runtime;
+
+pub(super) fn run(context: &Context, runtime: &Runtime, arguments: &Convert) -> Result<(), Failure> {
+    let source: Source = arguments.source.parse().map_err(|e| Failure::usage(format!("{e}")))?;
+    let options = options(context, arguments)?;
+    let refs = context.refs()?;
+    let report = runtime.block_on(converter::convert(&refs, &source, &options)).map_err(failure)?;
+    if context.json {
+        return output::json(&report);
+    }
+    total(&report);
+    Ok(())
+}
+
+fn failure(error: converter::Error) -> Failure {
+    match error.is_refusal() {
+        true => Failure::refused(format!("refused: {}", chain(&error))),
+        false => Failure::failed(chain(&error)),
+    }
+}
+
+fn options(context: &Context, arguments: &Convert) -> Result<Options, Failure> {
+    let usage = |e: &dyn std::fmt::Display| Failure::usage(e.to_string());
+    let mut options = Options { level: arguments.level, again: arguments.again, ..Options::default() };
+    if let Some(tag) = &arguments.tag {
+        options.tag = Some(tag.trim_start_matches("tag:").parse().map_err(|e| usage(&e))?);
+    }
+    if let Some(name) = &arguments.name {
+        options.name = Some(name.trim_start_matches("image:").parse().map_err(|e| usage(&e))?);
+    }
+    if let Some(platform) = &arguments.platform {
+        options.platforms = platforms(platform)?;
+    }
+    options.jobs = arguments.jobs.map_or(0, usize::from);
+    if !context.json {
+        options.progress = Some(Arc::new(|layer: &LayerReport| line(layer)));
+    }
+    Ok(options)
+}
+
+fn platforms(text: &str) -> Result<Platforms, Failure> {
+    if text == "all" {
+        return Ok(Platforms::All);
+    }
+    let parts: Vec<&str> = text.split('/').collect();
+    let (os, architecture, variant) = match parts[..] {
+        [os, architecture] => (os, architecture, None),
+        [os, architecture, variant] => (os, architecture, Some(variant.to_owned())),
+        _ => return Err(Failure::usage(format!("'{text}' is no platform: linux/amd64, linux/arm/v7 or all are"))),
+    };
+    Ok(Platforms::One(Platform { os: os.to_owned(), architecture: architecture.to_owned(), variant }))
+}
+
+/// One line a layer, as soon as it is done.
+fn line(layer: &LayerReport) {
+    for warning in &layer.warnings {
+        tracing::warn!("{warning}");
+    }
+    let from = layer.source.as_deref().unwrap_or("-");
+    let from = from.strip_prefix("sha256:").map_or(from, |hex| &hex[..12.min(hex.len())]);
+    let how = match layer.reused {
+        true => "in the store already".to_owned(),
+        false => format!(
+            "{} entries, {} -> {} in {} chunks, {} shared, {:.1} s",
+            layer.entries,
+            output::bytes(layer.bytes_in.max(layer.bytes_tar)),
+            output::bytes(layer.bytes_out),
+            layer.chunks,
+            output::bytes(layer.bytes_deduplicated),
+            layer.seconds
+        ),
+    };
+    output::line(format!("{from} -> {}: {how}", layer.layer));
+}
+
+fn total(report: &Report) {
+    let layers = || report.images.iter().flat_map(|i| &i.layers);
+    let fresh = layers().filter(|l| !l.reused).count();
+    let (from, to) = (layers().map(|l| l.bytes_in).sum(), layers().map(|l| l.bytes_out).sum());
+    let names: Vec<&str> = report.name.iter().chain(&report.tag).map(String::as_str).collect();
+    let named = if names.is_empty() { "no name".to_owned() } else { names.join(", ") };
+    output::line(format!(
+        "{named}: {} layers, {fresh} converted, {} -> {}",
+        layers().count(),
+        output::bytes(from),
+        output::bytes(to)
+    ));
+}
