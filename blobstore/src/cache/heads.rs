@@ -67,9 +67,9 @@ impl Heads {
         };
         match verify(&file, layer) {
             Ok((metadata_len, index)) => Ok(Some(HeadFile { path, metadata_len, index: Arc::new(index) })),
-            Err(Damage::Io(e)) => Err(io_error(&path, "reading")(e)),
-            Err(Damage::Found(what)) => {
-                tracing::warn!(%layer, what, "a damaged head file is removed");
+            // A file that cannot be read is as good as a damaged one: fetched again, it lies elsewhere on the disk.
+            Err(error) => {
+                tracing::warn!(%layer, %error, "a damaged head file is removed");
                 self.remove(layer)?;
                 Ok(None)
             }
@@ -125,32 +125,14 @@ impl CacheError {
     }
 }
 
-enum Damage {
-    Io(io::Error),
-    Found(String),
-}
-
-impl From<io::Error> for Damage {
-    fn from(e: io::Error) -> Self {
-        Self::Io(e)
-    }
-}
-
-impl From<LayerError> for Damage {
-    fn from(e: LayerError) -> Self {
-        match e {
-            LayerError::Io { source, .. } => Self::Io(source),
-            e => Self::Found(e.to_string()),
-        }
-    }
-}
-
 /// The metadata's length and the index of a head file in which every byte is as it was written.
-fn verify(file: &File, layer: &LayerId) -> std::result::Result<(u64, Index), Damage> {
-    let damaged = |what: &str| Damage::Found(what.to_owned());
-    let end = file.metadata()?.len().checked_sub(TRAILER).ok_or_else(|| damaged("shorter than its trailer"))?;
+fn verify(file: &File, layer: &LayerId) -> std::result::Result<(u64, Index), LayerError> {
+    let damaged = |what: &str| LayerError::Malformed(what.to_owned());
+    let io = |source| LayerError::Io { what: "reading it".to_owned(), source };
+    let end =
+        file.metadata().map_err(io)?.len().checked_sub(TRAILER).ok_or_else(|| damaged("shorter than its trailer"))?;
     let mut trailer = [0; TRAILER as usize];
-    file.read_exact_at(&mut trailer, end)?;
+    file.read_exact_at(&mut trailer, end).map_err(io)?;
     let (hash, rest) = trailer.split_at(32);
     let (length, magic) = rest.split_at(8);
     if magic != MAGIC {
@@ -165,7 +147,7 @@ fn verify(file: &File, layer: &LayerId) -> std::result::Result<(u64, Index), Dam
         return Err(damaged("there is something between its index and its trailer"));
     }
     let mut hasher = blake3::Hasher::new();
-    io::copy(&mut file.take(length), &mut hasher)?;
+    io::copy(&mut file.take(length), &mut hasher).map_err(io)?;
     match hasher.finalize().as_bytes() == hash {
         true => Ok((length, index)),
         false => Err(damaged("its metadata does not match its trailer")),

@@ -115,6 +115,7 @@ impl Writer {
     }
 }
 
+/// Whether the system (not `make_room`) says that the disk is full.
 fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    error.raw_os_error().is_some() && matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -31,6 +31,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use tokio::time::timeout_at;
 
+/// How long a waiter waits past its deadline for the fetch's own error, which knows more, and comes at the same deadline.
+const GRACE: Duration = Duration::from_millis(250);
+
 /// How a [`Fetcher`] behaves.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -163,33 +166,38 @@ impl Fetcher {
         let Some(located) = layer.index.chunk_at(chunk) else {
             return Err(self.error(&task, Failure::new(FetchKind::Malformed, "the layer has no such chunk"), 0));
         };
-        let mut fetched = self.join(layer, &located, task).await;
-        // Somebody else's fetch of an equal chunk failed, from another layer: that one may be gone, ours not.
-        if fetched.as_ref().is_err_and(|e| e.layer != layer.id && e.kind != FetchKind::Timeout) {
-            fetched = self.join(layer, &located, task).await;
+        let (mut fetched, own) = self.join(layer, &located, task).await;
+        // Somebody else's fetch of an equal chunk failed: from another layer, which may be gone where ours is not, or
+        // at a deadline earlier than ours.
+        let not_ours = |e: &FetchError| !own && (e.layer != layer.id || e.kind == FetchKind::Timeout);
+        if fetched.as_ref().is_err_and(not_ours) && Instant::now() < deadline {
+            fetched = self.join(layer, &located, task).await.0;
         }
         let (content, source) = fetched?;
         self.inner.meter.read(source, content.len());
         Ok(content)
     }
 
-    async fn join(&self, layer: &Layer, located: &Located, task: Task) -> Fetched {
+    /// The result of the chunk's fetch, begun here where none is under way; and whether it was.
+    async fn join(&self, layer: &Layer, located: &Located, task: Task) -> (Fetched, bool) {
         let key = key(&located.entry);
         let ready = || self.inner.decoded.get(&key).map(|content| Ok((content, Source::Memory)));
-        let receiver = match self.inner.flights.join(&key, ready) {
-            Joined::Done(value) => return value,
-            Joined::Wait(receiver) => receiver,
+        let (receiver, own) = match self.inner.flights.join(&key, ready) {
+            Joined::Done(value) => return (value, false),
+            Joined::Wait(receiver) => (receiver, false),
             Joined::Start(landing, receiver) => {
                 let (fetcher, layer, located) = (self.clone(), layer.clone(), *located);
                 tokio::spawn(async move { landing.land(fetcher.fetch(layer, located, task).await) });
-                receiver
+                (receiver, true)
             }
         };
-        match timeout_at(task.deadline.into(), wait(receiver)).await {
+        let failed = |kind, what: &str| Err(self.error(&task, Failure::new(kind, what), 0));
+        let fetched = match timeout_at((task.deadline + GRACE).into(), wait(receiver)).await {
             Ok(Some(value)) => value,
-            Ok(None) => Err(self.error(&task, Failure::new(FetchKind::Local, "the fetch ended without a result"), 0)),
-            Err(_) => Err(self.error(&task, Failure::new(FetchKind::Timeout, "no answer within the deadline"), 0)),
-        }
+            Ok(None) => failed(FetchKind::Local, "the fetch ended without a result"),
+            Err(_) => failed(FetchKind::Timeout, "no answer within the deadline"),
+        };
+        (fetched, own)
     }
 
     /// A chunk from the cache, else from the store. The one place where chunks come from the store.
