@@ -2,5 +2,6 @@
 
 pub mod error;
 pub mod tar;
+pub mod tree;
 
 pub use error::{Error, Refusal, Result};
