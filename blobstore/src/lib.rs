@@ -10,4 +10,5 @@
 //! This crate knows chunks and names. It does not know EROFS (metadata is bytes to it), FUSE or containerd.
 
 pub mod layer;
+pub mod refs;
 pub mod store;

@@ -1,5 +1,31 @@
-//! The layer file.
+//! The layer file: a compressed EROFS image that is read whole as one zstd stream, or lazily by ranges.
+//!
+//! * [`format`]: the specification: where each byte stands, with its encoder and decoder.
+//! * [`Index`]: the table in front of a layer file, validated; answers where each chunk lies.
+//! * [`Writer`]: chunks in order, then the metadata, to a layer file; the same bytes on any number of threads.
+//! * [`decode`], [`read_head`], [`parse_head`]: stored bytes to content, verified before they are decompressed.
+//! * [`verify_file`], [`verify_object`]: every byte of a layer read again.
+//!
+//! Invariants: no stored byte reaches the decompressor before its BLAKE3 matched the index; every number of an index is
+//! checked when it is parsed, so that later arithmetic on it stays in bounds. What the metadata means is not known
+//! here: it is bytes with a length that is a multiple of [`format::BLOCK`].
 
+mod error;
+pub mod format;
 mod id;
+mod index;
+mod map;
+mod parse;
+mod pool;
+mod read;
+mod verify;
+mod write;
 
+pub use error::LayerError;
+pub use format::{ChunkEntry, Flags, WRITER_GENERATION};
 pub use id::{LayerId, ParseIdError};
+pub use index::{Index, Located};
+pub use map::map_file;
+pub use read::{Head, decode, parse_head, read_head};
+pub use verify::{Verified, verify_file, verify_object};
+pub use write::{Options, Sealed, Section, Summary, Writer};

@@ -2,6 +2,28 @@
 //!
 //! [`Store`] is as narrow as a bucket: whole objects, ranges, exclusive creation, listing. Every backend passes the
 //! same conformance suite; policy (metering, delay, faults) comes as decorators that forward everything.
+//!
+//! * [`open`]: a URL to the store it names.
+//! * [`FileStore`]: a directory.
+//! * [`conformance`]: what every backend must do, as code.
+//! * [`Metered`], [`Delay`], [`Fault`]: decorators.
+//!
+//! Stores know bytes under keys: not what a layer or a reference is, and nothing is trusted for having come from one.
+
+pub mod conformance;
+mod delay;
+mod fault;
+mod file;
+mod key;
+mod meter;
+mod open;
+
+pub use delay::Delay;
+pub use fault::{Action, Fault, Op, Request};
+pub use file::FileStore;
+pub use key::{TEMPORARY, check_key, check_prefix};
+pub use meter::{Counts, Metered};
+pub use open::open;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -71,7 +93,9 @@ pub enum StoreError {
 /// Result of a store operation.
 pub type Result<T> = std::result::Result<T, StoreError>;
 
-/// A bucket or a directory. Keys are relative paths of `/`-separated, non-empty parts without `.` and `..`.
+/// A bucket or a directory. Keys are relative paths of `/`-separated, non-empty parts without `.` and `..`
+/// ([`check_key`] has the rule); another key is [`StoreError::Unsupported`]. A key that is the folder of another
+/// (`a` and `a/b`) is not to be used: a bucket can hold both, a directory cannot.
 #[async_trait]
 pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// The store's URL, for messages and metrics. No secrets.
@@ -95,7 +119,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Creates an object from a local file, durably; as [`Store::create`] otherwise.
     async fn upload(&self, key: &str, file: &Path) -> Result<()>;
 
-    /// Keys that start with `prefix` (which ends in `/` or is empty), recursively, in byte order.
+    /// Keys that start with `prefix` (which ends in `/` or is empty), recursively, in byte order. Objects that are
+    /// being written are not among them.
     async fn list(&self, prefix: &str) -> Result<Vec<String>>;
 
     /// Removes an object; one that is not there is no error.

@@ -1,0 +1,134 @@
+//! From stored bytes to content: verified first, then decompressed.
+
+use super::error::{LayerError, Result, malformed};
+use super::format::{self, ChunkEntry};
+use super::id::LayerId;
+use super::index::Index;
+use crate::store::Store;
+use bytes::Bytes;
+use std::cell::RefCell;
+use zstd::bulk::Decompressor;
+use zstd::zstd_safe;
+
+/// What a node keeps of a layer.
+#[derive(Debug)]
+pub struct Head {
+    /// The validated index.
+    pub index: Index,
+    /// The metadata, decompressed and verified: [`Index::metadata_len`] bytes.
+    pub metadata: Vec<u8>,
+}
+
+/// The content of a frame: `stored` must be the bytes that `entry` names (else [`LayerError::Corrupt`]) and hold
+/// exactly its data length (else [`LayerError::Malformed`]). Memory: the data length, at most 8 MiB.
+pub fn decode(stored: &[u8], entry: &ChunkEntry) -> Result<Vec<u8>> {
+    check_stored(stored, entry)?;
+    check_frame(stored, entry)?;
+    decompress(stored, entry.data_len as usize)
+}
+
+/// The head in `bytes`, which begin with it; of the layer `expect` only, where given.
+pub fn parse_head(bytes: &[u8], expect: Option<&LayerId>) -> Result<Head> {
+    let index = parse_index(bytes, expect)?;
+    let metadata = decode_metadata(&index, bytes)?;
+    Ok(Head { index, metadata })
+}
+
+/// Fetches the head of the layer at `key`: one request where `head_len` (as references tell it) is right, one or two
+/// more for the rest where it is too small, three where it is not known. Of the layer `expect` only, where given; then
+/// nothing but the index itself (1 GiB at most) is fetched on the word of bytes that are not verified.
+pub async fn read_head(store: &dyn Store, key: &str, expect: Option<&LayerId>, head_len: Option<u64>) -> Result<Head> {
+    let first = head_len.unwrap_or(format::PROBE as u64).max(format::PROBE as u64);
+    let mut bytes = store.get_range(key, 0..first).await?;
+    let frame_len = format::index_frame_len(&bytes)?;
+    bytes = extend(store, key, bytes, frame_len).await?;
+    let index = parse_index(&bytes, expect)?;
+    bytes = extend(store, key, bytes, index.head_len()).await?;
+    let metadata = decode_metadata(&index, &bytes)?;
+    Ok(Head { index, metadata })
+}
+
+/// `bytes`, which are the object's first, made `length` long with one more request where they are shorter.
+async fn extend(store: &dyn Store, key: &str, bytes: Bytes, length: u64) -> Result<Bytes> {
+    let have = bytes.len() as u64;
+    if have >= length {
+        return Ok(bytes);
+    }
+    let rest = store.get_range(key, have..length).await?;
+    Ok(Bytes::from([&bytes[..], &rest[..]].concat()))
+}
+
+/// The index in a copy of its own, so that it does not keep the rest of `bytes` in memory.
+fn parse_index(bytes: &[u8], expect: Option<&LayerId>) -> Result<Index> {
+    let length = format::index_frame_len(bytes)?.min(bytes.len() as u64) as usize;
+    let frame = Bytes::copy_from_slice(&bytes[..length]);
+    match expect {
+        Some(id) => Index::parse_as(frame, id),
+        None => Index::parse(frame),
+    }
+}
+
+fn decode_metadata(index: &Index, bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut metadata = Vec::with_capacity(index.metadata_len() as usize);
+    for (number, (offset, entry)) in index.metadata_frames().enumerate() {
+        let place = || format!("metadata frame {number} at byte {offset}");
+        let end = offset.saturating_add(u64::from(entry.stored_len));
+        let stored = usize::try_from(end).ok().and_then(|end| bytes.get(offset as usize..end));
+        let stored = stored.ok_or_else(|| LayerError::corrupt("cut short").within(&place()))?;
+        metadata.extend(decode(stored, &entry).map_err(|error| error.within(&place()))?);
+    }
+    Ok(metadata)
+}
+
+/// Nothing else looks at `stored` before this has passed.
+pub(super) fn check_stored(stored: &[u8], entry: &ChunkEntry) -> Result<()> {
+    if stored.len() as u64 != u64::from(entry.stored_len) {
+        return Err(LayerError::corrupt(format!("{} stored bytes, not {}", stored.len(), entry.stored_len)));
+    }
+    match blake3::hash(stored) == blake3::Hash::from_bytes(entry.hash) {
+        true => Ok(()),
+        false => Err(LayerError::corrupt("the stored bytes do not match their BLAKE3")),
+    }
+}
+
+/// One frame that states the size that the table states, before anything is allocated for it.
+fn check_frame(stored: &[u8], entry: &ChunkEntry) -> Result<()> {
+    if entry.data_len == 0 || entry.data_len > format::MAX_FRAME {
+        return Err(malformed!("a frame of {} bytes", entry.data_len));
+    }
+    match zstd_safe::get_frame_content_size(stored) {
+        Ok(Some(size)) if size == u64::from(entry.data_len) => {}
+        Ok(Some(size)) => return Err(malformed!("the frame holds {size} bytes, its entry says {}", entry.data_len)),
+        Ok(None) => return Err(malformed!("the frame does not state its size")),
+        Err(_) => return Err(malformed!("not a zstd frame")),
+    }
+    if zstd_safe::find_frame_compressed_size(stored).ok() != Some(stored.len()) {
+        return Err(malformed!("not one whole zstd frame"));
+    }
+    match zstd_safe::get_dict_id_from_frame(stored) {
+        Some(dictionary) => Err(malformed!("the frame wants dictionary {dictionary}")),
+        None => Ok(()),
+    }
+}
+
+thread_local! {
+    /// A context for each thread that decodes: making one costs more than decoding a small chunk.
+    static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
+}
+
+fn decompress(stored: &[u8], data_len: usize) -> Result<Vec<u8>> {
+    DECOMPRESSOR.with_borrow_mut(|slot| {
+        let decompressor = match slot {
+            Some(decompressor) => decompressor,
+            None => slot.insert(Decompressor::new().map_err(LayerError::io("making a zstd context"))?),
+        };
+        let mut content = Vec::with_capacity(data_len);
+        decompressor
+            .decompress_to_buffer(stored, &mut content)
+            .map_err(|error| malformed!("the frame does not decompress: {error}"))?;
+        match content.len() == data_len {
+            true => Ok(content),
+            false => Err(malformed!("{} bytes decompressed, not {data_len}", content.len())),
+        }
+    })
+}

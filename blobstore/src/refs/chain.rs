@@ -1,0 +1,113 @@
+//! Chain references: which stack containerd's chain id stands for.
+
+use super::error::{Error, Result};
+use super::{Digest, Refs, Stack, StackEntry, sharded};
+use serde::{Deserialize, Serialize};
+
+/// Body of `refs/chain/ab/<hex>`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Chain {
+    /// The chain id.
+    pub chain_id: Digest,
+    /// Its stack, bottom to top; never empty.
+    pub stack: Stack,
+}
+
+/// One layer of an image that is to get its chain reference.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChainLayer {
+    /// Chain id up to and with this layer.
+    pub chain_id: Digest,
+    /// The layer made for it.
+    pub entry: StackEntry,
+}
+
+impl Chain {
+    /// Key of a chain id's reference.
+    pub fn key(chain_id: &Digest) -> String {
+        sharded("refs/chain", &chain_id.hex())
+    }
+
+    fn check(self, chain_id: &Digest) -> Result<Self> {
+        let key = Self::key(chain_id);
+        if self.chain_id != *chain_id {
+            return Err(Error::malformed(&key, format!("it is about {}", self.chain_id)));
+        }
+        if self.stack.is_empty() {
+            return Err(Error::malformed(&key, "its stack is empty"));
+        }
+        Ok(self)
+    }
+}
+
+impl Refs {
+    /// The reference of a chain id as it is stored.
+    pub async fn stored_chain(&self, chain_id: &Digest) -> Result<Option<Chain>> {
+        match self.read::<Chain>(&Chain::key(chain_id)).await? {
+            Some(document) => document.body.check(chain_id).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The reference of a chain id; one with a revoked layer counts as absent.
+    pub async fn chain(&self, chain_id: &Digest) -> Result<Option<Chain>> {
+        let Some(chain) = self.stored_chain(chain_id).await? else {
+            return Ok(None);
+        };
+        match self.revoked_layer(&chain.stack).await? {
+            None => Ok(Some(chain)),
+            Some(layer) => {
+                tracing::warn!(%chain_id, %layer, "a chain reference names a revoked layer: taken as absent");
+                Ok(None)
+            }
+        }
+    }
+
+    /// Writes a chain reference if there is none (or one with a revoked layer); gives the one that stands then,
+    /// which is another writer's if that one was faster.
+    pub async fn create_chain(&self, chain: &Chain) -> Result<Chain> {
+        let chain = chain.clone().check(&chain.chain_id)?;
+        if let Some(theirs) = self.chain(&chain.chain_id).await? {
+            return Ok(theirs);
+        }
+        let key = Chain::key(&chain.chain_id);
+        let stands = self.create_or_take(&key, &chain).await?.body;
+        let stands = stands.check(&chain.chain_id)?;
+        match self.revoked_layer(&stands.stack).await? {
+            None => Ok(stands),
+            Some(_) => self.replace_chain(&chain).await,
+        }
+    }
+
+    /// Writes a chain reference whatever there is: for `convert --again`.
+    pub async fn replace_chain(&self, chain: &Chain) -> Result<Chain> {
+        let chain = chain.clone().check(&chain.chain_id)?;
+        let key = Chain::key(&chain.chain_id);
+        Ok(self.replace(&key, &chain).await?.body)
+    }
+
+    /// Writes the references of a whole image, bottom up, and gives those that stand then. Each layer lies on the
+    /// stack that *stands* for the chain below it, whoever wrote that. All layers must be in the store already.
+    pub async fn write_chains(&self, layers: &[ChainLayer], again: bool) -> Result<Vec<Chain>> {
+        let mut chains = Vec::with_capacity(layers.len());
+        let mut below = Stack::EMPTY;
+        for layer in layers {
+            let chain = Chain { chain_id: layer.chain_id, stack: below.with(layer.entry.clone()) };
+            let stands = match again {
+                true => self.replace_chain(&chain).await?,
+                false => self.create_chain(&chain).await?,
+            };
+            below = stands.stack.clone();
+            chains.push(stands);
+        }
+        Ok(chains)
+    }
+
+    /// Removes the references of a whole image, given bottom up, from the top down.
+    pub async fn remove_chains(&self, chain_ids: &[Digest]) -> Result<()> {
+        for chain_id in chain_ids.iter().rev() {
+            self.store.delete(&Chain::key(chain_id)).await?;
+        }
+        Ok(())
+    }
+}

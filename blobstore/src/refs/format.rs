@@ -1,0 +1,63 @@
+//! The store's `format` object: which layout of keys and objects the store has.
+//!
+//! `{"version": 1, "requires": []}`, plain JSON. A writer creates it before anything else; an unknown version or
+//! feature refuses the whole store, to readers and writers. A store without it is an empty one.
+
+use super::Refs;
+use super::envelope::check_versions;
+use super::error::{Error, Result};
+use crate::store::StoreError;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// Key of the object.
+pub const KEY: &str = "format";
+
+/// The version that this build writes.
+pub const VERSION: u32 = 1;
+
+#[derive(Serialize, Deserialize)]
+struct Format {
+    version: u32,
+    #[serde(default)]
+    requires: Vec<String>,
+}
+
+impl Refs {
+    /// Makes sure that the store's layout is one this build understands. Asks the store once per process.
+    pub async fn check_format(&self) -> Result<()> {
+        if self.format_checked.initialized() {
+            return Ok(());
+        }
+        match self.store.get(KEY).await {
+            Ok(body) => {
+                check(&body)?;
+                let _ = self.format_checked.set(());
+                Ok(())
+            }
+            Err(StoreError::NotFound { .. }) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Makes the store one of ours, if it is empty, and checks it: before the first write.
+    pub async fn init(&self) -> Result<()> {
+        self.format_checked
+            .get_or_try_init(|| async {
+                let format = Format { version: VERSION, requires: Vec::new() };
+                let body = serde_json::to_vec(&format).map_err(|e| Error::malformed(KEY, e))?;
+                match self.store.create(KEY, Bytes::from(body)).await {
+                    Ok(()) => Ok(()),
+                    Err(StoreError::AlreadyExists { .. }) => check(&self.store.get(KEY).await?),
+                    Err(e) => Err(e.into()),
+                }
+            })
+            .await
+            .copied()
+    }
+}
+
+fn check(body: &[u8]) -> Result<()> {
+    let format: Format = serde_json::from_slice(body).map_err(|e| Error::malformed(KEY, e))?;
+    check_versions(KEY, "store", format.version, VERSION, &format.requires)
+}

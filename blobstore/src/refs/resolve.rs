@@ -1,0 +1,104 @@
+//! From a name to the stack it stands for.
+
+use super::error::{Error, Result};
+use super::{Digest, ImageName, Name, Refs, Stack, StackEntry, TagName, layer_key};
+use crate::layer::LayerId;
+use crate::store::StoreError;
+
+impl Refs {
+    /// The stack that a reference stands for, none of whose layers is revoked.
+    ///
+    /// A layer by its id gives an entry in which only id and size are known. [`Name::File`] is an error: a file on
+    /// this machine is opened, not resolved.
+    pub async fn resolve(&self, name: &Name) -> Result<Stack> {
+        let stack = match name {
+            Name::Layer(layer) => self.resolve_layer(layer).await?,
+            Name::LayerPrefix(start) => self.resolve_layer(&self.layer_with(start).await?).await?,
+            Name::Tag(tag) => self.resolve_tag(tag).await?,
+            Name::Image(image) => self.resolve_image(image).await?,
+            Name::Digest(digest) => self.resolve_digest(digest).await?,
+            Name::File(path) => {
+                let path = path.display().to_string();
+                return Err(Error::LocalFile { path });
+            }
+        };
+        match self.revoked_layer(&stack).await? {
+            None => Ok(stack),
+            Some(layer) => Err(Error::Revoked { name: name.to_string(), layer }),
+        }
+    }
+
+    async fn resolve_layer(&self, layer: &LayerId) -> Result<Stack> {
+        self.check_format().await?;
+        match self.store.stat(&layer_key(layer)).await {
+            Ok(stat) => Ok(Stack::EMPTY.with(StackEntry { size: stat.size, ..StackEntry::bare(*layer) })),
+            Err(StoreError::NotFound { .. }) => {
+                Err(Error::not_found(format!("layer:{layer}"), format!("no such layer in {}", self.store.url())))
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// The one layer whose id starts with `start`.
+    async fn layer_with(&self, start: &str) -> Result<LayerId> {
+        let name = format!("layer:{start}");
+        self.check_format().await?;
+        let shard = start.get(..2).unwrap_or_default();
+        let prefix = format!("layers/{shard}/");
+        let keys = self.store.list(&prefix).await?;
+        let mut fitting = keys
+            .iter()
+            .filter_map(|k| k.strip_prefix(&prefix))
+            .filter(|id| id.starts_with(start))
+            .filter_map(|id| id.parse::<LayerId>().ok());
+        match (fitting.next(), fitting.next()) {
+            (Some(layer), None) => Ok(layer),
+            (Some(first), Some(second)) => Err(Error::Ambiguous { name, first, second }),
+            (None, _) => Err(Error::not_found(name, format!("no layer of {} starts so", self.store.url()))),
+        }
+    }
+
+    async fn resolve_tag(&self, tag: &TagName) -> Result<Stack> {
+        match self.tag(tag).await? {
+            Some(found) => Ok(found.stack),
+            None => Err(Error::not_found(format!("tag:{tag}"), format!("no such tag in {}", self.store.url()))),
+        }
+    }
+
+    async fn resolve_image(&self, image: &ImageName) -> Result<Stack> {
+        let name = format!("image:{image}");
+        let Some(digest) = self.image(image).await? else {
+            return Err(Error::not_found(name, format!("no such image in {}", self.store.url())));
+        };
+        match self.choose_manifest(&digest).await? {
+            Some(manifest) => {
+                manifest.stack().cloned().ok_or_else(|| Error::not_found(name, "the image has no layers"))
+            }
+            None => Err(Error::not_found(
+                name,
+                format!("{digest}, which it stands for, is not converted in {}", self.store.url()),
+            )),
+        }
+    }
+
+    async fn resolve_digest(&self, digest: &Digest) -> Result<Stack> {
+        if let Some(chain) = self.stored_chain(digest).await? {
+            return Ok(chain.stack);
+        }
+        if let Some(manifest) = self.choose_manifest(digest).await? {
+            return manifest.stack().cloned().ok_or_else(|| Error::not_found(digest, "the image has no layers"));
+        }
+        let diff_id = self.layer_digest(digest).await?.unwrap_or(*digest);
+        let diff = self.diff(&diff_id).await?;
+        // Alone, a layer is shown as it was made; one that took nothing from below is the truest.
+        let candidates = diff.map(|d| d.candidates).unwrap_or_default();
+        let best = candidates.into_iter().min_by_key(|c| c.assumes.len());
+        match best {
+            Some(candidate) => Ok(Stack::EMPTY.with(candidate.entry)),
+            None => Err(Error::not_found(
+                digest,
+                format!("neither chain id, manifest, layer nor diff id in {}", self.store.url()),
+            )),
+        }
+    }
+}

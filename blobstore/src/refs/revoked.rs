@@ -1,0 +1,90 @@
+//! Revoked layers: `revoked/<layer id>`. They get no new mount; writers treat what names them as absent.
+//!
+//! The object's being there is what counts, whatever is in it: revoking must not fail for a formality. The list is
+//! short, and asked for at most every five seconds.
+
+use super::error::Result;
+use super::{Refs, Stack};
+use crate::layer::LayerId;
+use crate::store::StoreError;
+use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::Mutex;
+
+/// How old the list of revoked layers may be: an image of many layers is resolved once per layer within seconds.
+pub(super) const MAX_AGE: Duration = Duration::from_secs(5);
+
+/// Body of `revoked/<layer id>`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revocation {
+    /// The layer.
+    pub layer: LayerId,
+    /// Why, for people.
+    #[serde(default)]
+    pub reason: String,
+}
+
+/// The list as it was last read.
+#[derive(Debug, Default)]
+pub(super) struct Revocations(Mutex<Option<(Instant, Arc<HashSet<LayerId>>)>>);
+
+fn key(layer: &LayerId) -> String {
+    format!("revoked/{layer}")
+}
+
+impl Refs {
+    /// Revokes a layer.
+    pub async fn revoke(&self, layer: &LayerId, reason: &str) -> Result<()> {
+        let body = Revocation { layer: *layer, reason: reason.to_owned() };
+        self.replace(&key(layer), &body).await?;
+        *self.revocations.0.lock().await = None;
+        Ok(())
+    }
+
+    /// Whether a layer is revoked.
+    pub async fn revoked(&self, layer: &LayerId) -> Result<bool> {
+        Ok(!self.revoked_among([*layer]).await?.is_empty())
+    }
+
+    /// A revoked layer of a stack.
+    pub async fn revoked_layer(&self, stack: &Stack) -> Result<Option<LayerId>> {
+        let revoked = self.revoked_among(stack.into_iter().map(|e| e.layer)).await?;
+        Ok(revoked.into_iter().next())
+    }
+
+    /// Those of `layers` that are revoked.
+    pub(super) async fn revoked_among(&self, layers: impl IntoIterator<Item = LayerId>) -> Result<HashSet<LayerId>> {
+        let layers = layers.into_iter();
+        if let Some(all) = self.listed_revocations().await? {
+            return Ok(layers.filter(|l| all.contains(l)).collect());
+        }
+        let mut found = HashSet::new();
+        for layer in layers {
+            match self.store.stat(&key(&layer)).await {
+                Ok(_) => drop(found.insert(layer)),
+                Err(StoreError::NotFound { .. }) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(found)
+    }
+
+    /// All revoked layers; `None` where the store cannot list.
+    async fn listed_revocations(&self) -> Result<Option<Arc<HashSet<LayerId>>>> {
+        let mut last = self.revocations.0.lock().await;
+        if let Some((_, set)) = last.as_ref().filter(|(at, _)| at.elapsed() < MAX_AGE) {
+            return Ok(Some(set.clone()));
+        }
+        let keys = match self.store.list("revoked/").await {
+            Ok(keys) => keys,
+            Err(StoreError::Unsupported { .. }) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        };
+        let layers = keys.iter().filter_map(|k| k.strip_prefix("revoked/")?.parse().ok());
+        let set = Arc::new(layers.collect::<HashSet<LayerId>>());
+        *last = Some((Instant::now(), set.clone()));
+        Ok(Some(set))
+    }
+}

@@ -1,0 +1,163 @@
+//! What every store must do, as a suite that each backend's tests run.
+//!
+//! It panics with what was expected. It writes below `conformance/` under names of its own, and removes them again:
+//! it can be run on a store that is in use.
+
+use super::{Result, Store, StoreError};
+use bytes::Bytes;
+use std::fmt::Debug;
+use std::io::Write;
+use std::time::SystemTime;
+
+/// Runs the suite on a store that can be written.
+pub async fn run(store: &dyn Store) {
+    let since = SystemTime::UNIX_EPOCH.elapsed().expect("a clock after 1970").as_nanos();
+    let base = format!("conformance/{}-{since}/", std::process::id());
+    assert_eq!(done(store.list(&base).await), Vec::<String>::new(), "nothing is listed where nothing was written");
+    missing_objects_are_not_found(store, &base).await;
+    ranges_are_exact(store, &base).await;
+    creation_is_exclusive(store, &base).await;
+    one_of_many_creators_wins(store, &base).await;
+    put_replaces(store, &base).await;
+    upload_is_exclusive(store, &base).await;
+    listing_is_recursive_and_in_byte_order(store, &base).await;
+    bad_keys_are_refused(store, &base).await;
+    remove_all(store, &base).await;
+}
+
+async fn missing_objects_are_not_found(store: &dyn Store, base: &str) {
+    let key = format!("{base}missing/object");
+    not_found(store.get(&key).await);
+    not_found(store.get_range(&key, 0..1).await);
+    not_found(store.stat(&key).await);
+    done(store.delete(&key).await);
+    done(store.create(&format!("{base}folder/file"), Bytes::from_static(b"x")).await);
+    not_found(store.get(&format!("{base}folder")).await);
+    not_found(store.stat(&format!("{base}folder")).await);
+    not_found(store.get(&format!("{base}folder/file/below")).await);
+    done(store.delete(&format!("{base}folder")).await);
+    assert_eq!(done(store.get(&format!("{base}folder/file")).await), &b"x"[..], "a folder is no object to delete");
+}
+
+async fn ranges_are_exact(store: &dyn Store, base: &str) {
+    let key = format!("{base}ranges");
+    let body: Vec<u8> = (0..100_000u32).map(|n| (n % 251) as u8).collect();
+    done(store.create(&key, body.clone().into()).await);
+    for range in [0..1u64, 0..100_000, 99_999..100_000, 4096..8192, 7..7, 100_000..100_000] {
+        let got = done(store.get_range(&key, range.clone()).await);
+        assert_eq!(got, body[range.start as usize..range.end as usize], "bytes {range:?}");
+    }
+    for range in [0..100_001u64, 100_000..100_001, 200_000..200_001, 0..u64::MAX] {
+        let answer = store.get_range(&key, range.clone()).await;
+        assert!(matches!(answer, Err(StoreError::Answer { .. })), "bytes {range:?} are past the end: {answer:?}");
+    }
+    assert_eq!(done(store.stat(&key).await).size, 100_000);
+    assert_eq!(done(store.get(&key).await), body);
+    let empty = format!("{base}empty");
+    done(store.create(&empty, Bytes::new()).await);
+    assert_eq!(done(store.get(&empty).await), Bytes::new());
+}
+
+async fn creation_is_exclusive(store: &dyn Store, base: &str) {
+    let key = format!("{base}deep/er/created");
+    done(store.create(&key, Bytes::from_static(b"first")).await);
+    already_exists(store.create(&key, Bytes::from_static(b"second")).await);
+    assert_eq!(done(store.get(&key).await), &b"first"[..], "a refused creation leaves the object alone");
+    done(store.delete(&key).await);
+    not_found(store.get(&key).await);
+    done(store.create(&key, Bytes::from_static(b"third")).await);
+    assert_eq!(done(store.get_range(&key, 0..5).await), &b"third"[..]);
+}
+
+async fn one_of_many_creators_wins(store: &dyn Store, base: &str) {
+    let key = format!("{base}race/{}", "x".repeat(40));
+    let create = |n: u8| store.create(&key, Bytes::from(vec![n; 1000]));
+    let (a, b, c, d) = tokio::join!(create(0), create(1), create(2), create(3));
+    let answers = [a, b, c, d];
+    let winners: Vec<usize> = (0..4).filter(|n| answers[*n].is_ok()).collect();
+    assert_eq!(winners.len(), 1, "one creator wins: {answers:?}");
+    assert_eq!(done(store.get(&key).await), vec![winners[0] as u8; 1000], "and what it wrote is there");
+    answers.into_iter().filter(|answer| answer.is_err()).for_each(already_exists);
+}
+
+async fn put_replaces(store: &dyn Store, base: &str) {
+    let key = format!("{base}put");
+    for body in [&b"one"[..], b"a longer body", b"", b"3"] {
+        done(store.put(&key, Bytes::from_static(body)).await);
+        assert_eq!(done(store.get(&key).await), body);
+        // By range too: a store that keeps descriptors must not read the object that was replaced.
+        assert_eq!(done(store.get_range(&key, 0..body.len() as u64).await), body);
+        assert_eq!(done(store.stat(&key).await).size, body.len() as u64);
+    }
+}
+
+async fn upload_is_exclusive(store: &dyn Store, base: &str) {
+    let mut local = tempfile::NamedTempFile::new().expect("a temporary file");
+    local.write_all(&[42; 300_000]).expect("writing it");
+    let key = format!("{base}uploaded");
+    done(store.upload(&key, local.path()).await);
+    assert_eq!(done(store.get(&key).await), vec![42; 300_000]);
+    local.write_all(b"more").expect("writing it");
+    assert_eq!(done(store.stat(&key).await).size, 300_000, "the local file and the object are apart");
+    already_exists(store.upload(&key, local.path()).await);
+    let gone = local.path().with_extension("not-there");
+    let answer = store.upload(&format!("{base}never"), &gone).await;
+    assert!(matches!(answer, Err(StoreError::Io { .. })), "a missing local file is no missing object: {answer:?}");
+}
+
+async fn listing_is_recursive_and_in_byte_order(store: &dyn Store, base: &str) {
+    let folder = format!("{base}list/");
+    let mut keys: Vec<String> = ["b/c", "a", "b-c", "b/a/x", "b0", "B", "b/.hidden", "ä"]
+        .iter()
+        .map(|name| format!("{folder}{name}"))
+        .collect();
+    for key in &keys {
+        done(store.create(key, Bytes::from_static(b"x")).await);
+    }
+    keys.sort();
+    assert_eq!(done(store.list(&folder).await), keys);
+    let below: Vec<&String> = keys.iter().filter(|key| key.starts_with(&format!("{folder}b/"))).collect();
+    assert_eq!(done(store.list(&format!("{folder}b/")).await).iter().collect::<Vec<_>>(), below);
+    assert_eq!(done(store.list(&format!("{folder}c/")).await), Vec::<String>::new());
+}
+
+async fn bad_keys_are_refused(store: &dyn Store, base: &str) {
+    for key in ["", "/", "..", "a/../b", "a//b", "/a", "a/", "a/./b", "a\0b", "a/.tmp-b"] {
+        let key = if key.is_empty() { String::new() } else { format!("{base}bad/{key}") };
+        unsupported(store.get(&key).await);
+        unsupported(store.get_range(&key, 0..0).await);
+        unsupported(store.stat(&key).await);
+        unsupported(store.create(&key, Bytes::new()).await);
+        unsupported(store.put(&key, Bytes::new()).await);
+        unsupported(store.delete(&key).await);
+    }
+    unsupported(store.list("conformance").await);
+    unsupported(store.list("../").await);
+}
+
+async fn remove_all(store: &dyn Store, base: &str) {
+    for key in done(store.list(base).await) {
+        done(store.delete(&key).await);
+    }
+    assert_eq!(done(store.list(base).await), Vec::<String>::new(), "what was deleted is not listed");
+}
+
+#[track_caller]
+fn done<T>(answer: Result<T>) -> T {
+    answer.unwrap_or_else(|error| panic!("it should work: {error}"))
+}
+
+#[track_caller]
+fn not_found<T: Debug>(answer: Result<T>) {
+    assert!(matches!(answer, Err(StoreError::NotFound { .. })), "it should not be found: {answer:?}");
+}
+
+#[track_caller]
+fn already_exists<T: Debug>(answer: Result<T>) {
+    assert!(matches!(answer, Err(StoreError::AlreadyExists { .. })), "it should exist already: {answer:?}");
+}
+
+#[track_caller]
+fn unsupported<T: Debug>(answer: Result<T>) {
+    assert!(matches!(answer, Err(StoreError::Unsupported { .. })), "it should be refused: {answer:?}");
+}

@@ -1,0 +1,190 @@
+//! A directory as a store: each object a file, each key its path below the root.
+//!
+//! Reads go through kept descriptors; blocking calls run on tokio's blocking threads. Objects are written under a
+//! temporary name in their own directory, synced, then linked (exclusively) or renamed (replacing), and the directory
+//! is synced: readers see all of an object or nothing, also after a power cut. What a crash leaves behind is a
+//! temporary name, which is never listed. Symbolic links below the root are followed when a key is read, and not
+//! listed; the root itself may be one.
+
+mod descriptors;
+mod list;
+mod write;
+
+use super::{Result, Stat, Store, StoreError, check_key, check_prefix};
+use async_trait::async_trait;
+use bytes::Bytes;
+use descriptors::Descriptors;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A store in a directory; see the module.
+#[derive(Debug, Clone)]
+pub struct FileStore {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    url: String,
+    root: PathBuf,
+    descriptors: Descriptors,
+}
+
+impl FileStore {
+    /// The store in `root`, an absolute path. The directory is made by the first write.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        // Components drop a slash at the end: one directory, one URL.
+        let root: PathBuf = root.into().components().collect();
+        let url = format!("file://{}", root.display());
+        Self { inner: Arc::new(Inner { url, root, descriptors: Descriptors::new() }) }
+    }
+
+    /// Runs `work` on a blocking thread with the key checked; its `io::Error`s are told with store and key.
+    async fn blocking<T, F>(&self, key: &str, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Inner, &str) -> Result<T> + Send + 'static,
+    {
+        check_key(&self.inner.url, key)?;
+        self.spawn(key, work).await
+    }
+
+    async fn spawn<T, F>(&self, key: &str, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Inner, &str) -> Result<T> + Send + 'static,
+    {
+        let (inner, owned) = (self.inner.clone(), key.to_owned());
+        let ended = tokio::task::spawn_blocking(move || work(&inner, &owned)).await;
+        ended.unwrap_or_else(|error| Err(self.inner.error(key, io::Error::other(error))))
+    }
+}
+
+impl Inner {
+    fn path(&self, key: &str) -> PathBuf {
+        self.root.join(key)
+    }
+
+    /// The kinds that callers act on, from what the system said.
+    fn error(&self, key: &str, source: io::Error) -> StoreError {
+        let (store, key) = (self.url.clone(), key.to_owned());
+        match source.kind() {
+            // A part of the key that is a file is no directory for the rest of it.
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => StoreError::NotFound { store, key },
+            io::ErrorKind::AlreadyExists => StoreError::AlreadyExists { store, key },
+            _ => StoreError::Io { store, key, source },
+        }
+    }
+
+    fn get(&self, key: &str) -> io::Result<Bytes> {
+        let mut file = descriptors::open_object(&self.path(key))?;
+        let mut body = Vec::new();
+        io::Read::read_to_end(&mut file, &mut body)?;
+        Ok(body.into())
+    }
+
+    fn get_range(&self, key: &str, range: &Range<u64>) -> Result<Bytes> {
+        let (file, size) = self.descriptors.get(&self.path(key)).map_err(|error| self.error(key, error))?;
+        if range.start > range.end || range.end > size {
+            let what = format!("bytes {}..{} of an object of {size}", range.start, range.end);
+            return Err(StoreError::Answer { store: self.url.clone(), key: key.to_owned(), what });
+        }
+        // Fits: it is at most the length of a file whose bytes are about to be in memory.
+        let mut body = vec![0; (range.end - range.start) as usize];
+        file.read_exact_at(&mut body, range.start).map_err(|error| self.error(key, error))?;
+        Ok(body.into())
+    }
+
+    fn stat(&self, key: &str) -> io::Result<Stat> {
+        let found = std::fs::metadata(self.path(key))?;
+        match found.is_file() {
+            true => Ok(Stat { size: found.len(), modified: found.modified()? }),
+            false => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn delete(&self, key: &str) -> io::Result<()> {
+        let path = self.path(key);
+        self.descriptors.forget(&path);
+        match std::fs::remove_file(&path) {
+            Ok(()) => write::sync_directory(path.parent().unwrap_or(&self.root)),
+            Err(error) if gone(&error) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Whether there is no object, as far as deleting it is concerned.
+fn gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory)
+}
+
+#[async_trait]
+impl Store for FileStore {
+    fn url(&self) -> &str {
+        &self.inner.url
+    }
+
+    async fn get(&self, key: &str) -> Result<Bytes> {
+        self.blocking(key, |inner, key| inner.get(key).map_err(|error| inner.error(key, error))).await
+    }
+
+    async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
+        self.blocking(key, move |inner, key| inner.get_range(key, &range)).await
+    }
+
+    async fn stat(&self, key: &str) -> Result<Stat> {
+        self.blocking(key, |inner, key| inner.stat(key).map_err(|error| inner.error(key, error))).await
+    }
+
+    async fn create(&self, key: &str, body: Bytes) -> Result<()> {
+        self.blocking(key, move |inner, key| {
+            let written = write::create(&inner.root, &inner.path(key), &mut &body[..]);
+            written.map_err(|error| inner.write_error(key, error))
+        })
+        .await
+    }
+
+    async fn put(&self, key: &str, body: Bytes) -> Result<()> {
+        self.blocking(key, move |inner, key| {
+            let path = inner.path(key);
+            write::replace(&inner.root, &path, &mut &body[..]).map_err(|error| inner.write_error(key, error))?;
+            inner.descriptors.forget(&path);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn upload(&self, key: &str, file: &Path) -> Result<()> {
+        let local = file.to_owned();
+        self.blocking(key, move |inner, key| {
+            let mut source = std::fs::File::open(&local).map_err(|error| inner.write_error(key, error))?;
+            let written = write::create(&inner.root, &inner.path(key), &mut source);
+            written.map_err(|error| inner.write_error(key, error))
+        })
+        .await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<String>> {
+        check_prefix(&self.inner.url, prefix)?;
+        self.spawn(prefix, |inner, prefix| list::keys(&inner.root, prefix).map_err(|error| inner.error(prefix, error)))
+            .await
+    }
+
+    async fn delete(&self, key: &str) -> Result<()> {
+        self.blocking(key, |inner, key| inner.delete(key).map_err(|error| inner.error(key, error))).await
+    }
+}
+
+impl Inner {
+    /// As [`Inner::error`], for writing: that a directory is missing is no missing object.
+    fn write_error(&self, key: &str, source: io::Error) -> StoreError {
+        match source.kind() {
+            io::ErrorKind::AlreadyExists => self.error(key, source),
+            _ => StoreError::Io { store: self.url.clone(), key: key.to_owned(), source },
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Whole objects written durably: temporary name, sync, link or rename, sync of the directory.
+
+use crate::store::TEMPORARY;
+use std::fs::{self, File, Permissions};
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use tempfile::NamedTempFile;
+
+/// Writes `body` to `path` below `root`; `AlreadyExists` where there is something, which is then untouched.
+pub(super) fn create<R: Read>(root: &Path, path: &Path, body: &mut R) -> io::Result<()> {
+    // Told before a large body is copied; the link below decides.
+    if path.symlink_metadata().is_ok() {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    let parent = make_parents(root, path)?;
+    write_temporary(parent, body)?.persist_noclobber(path)?;
+    sync_directory(parent)
+}
+
+/// Writes `body` to `path` below `root`, in place of what is there.
+pub(super) fn replace<R: Read>(root: &Path, path: &Path, body: &mut R) -> io::Result<()> {
+    let parent = make_parents(root, path)?;
+    write_temporary(parent, body)?.persist(path)?;
+    sync_directory(parent)
+}
+
+/// Makes the names in `directory` durable.
+pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
+fn write_temporary<R: Read>(directory: &Path, body: &mut R) -> io::Result<NamedTempFile> {
+    // 0666 less the umask, like any new file: a store is read by other users than its writer.
+    let mut file =
+        tempfile::Builder::new().prefix(TEMPORARY).permissions(Permissions::from_mode(0o666)).tempfile_in(directory)?;
+    io::copy(body, file.as_file_mut())?;
+    file.as_file().sync_all()?;
+    Ok(file)
+}
+
+/// Makes the directories above `path` that are missing, each durable in its own parent.
+fn make_parents<'a>(root: &Path, path: &'a Path) -> io::Result<&'a Path> {
+    let parent = path.parent().unwrap_or(path);
+    if parent.is_dir() {
+        return Ok(parent);
+    }
+    let missing: Vec<&Path> = parent.ancestors().take_while(|above| !above.is_dir()).collect();
+    for directory in missing.into_iter().rev() {
+        match fs::create_dir(directory) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            // Also where another writer has just made it: its name must be durable before ours says so.
+            _ => sync_directory(directory.parent().unwrap_or(root))?,
+        }
+    }
+    Ok(parent)
+}

@@ -1,0 +1,95 @@
+//! The directory backend: the suite that every store passes, and what only a directory can get wrong.
+#![allow(clippy::unwrap_used)]
+
+use blobstore::store::{FileStore, Store, StoreError, conformance, open};
+use bytes::Bytes;
+use std::os::unix::fs::PermissionsExt;
+
+fn store() -> (tempfile::TempDir, FileStore) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FileStore::new(dir.path().join("not/yet/there"));
+    (dir, store)
+}
+
+#[tokio::test]
+async fn a_directory_is_a_store() {
+    let (_dir, store) = store();
+    conformance::run(&store).await;
+}
+
+#[tokio::test]
+async fn an_opened_url_is_a_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&format!("file://{}", dir.path().display())).unwrap();
+    conformance::run(&*store).await;
+}
+
+#[tokio::test]
+async fn what_is_being_written_is_not_listed() {
+    let (dir, store) = store();
+    store.create("a/b", Bytes::from_static(b"x")).await.unwrap();
+    let root = dir.path().join("not/yet/there");
+    std::fs::write(root.join("a/.tmp-left-by-a-crash"), b"half").unwrap();
+    std::fs::create_dir(root.join(".tmp-folder")).unwrap();
+    std::fs::write(root.join(".tmp-folder/x"), b"half").unwrap();
+    assert_eq!(store.list("").await.unwrap(), ["a/b"]);
+    assert!(matches!(store.get("a/.tmp-left-by-a-crash").await, Err(StoreError::Unsupported { .. })));
+}
+
+#[tokio::test]
+async fn writing_leaves_no_temporary_names_behind() {
+    let (dir, store) = store();
+    store.create("a/b", Bytes::from_static(b"x")).await.unwrap();
+    store.put("a/b", Bytes::from_static(b"y")).await.unwrap();
+    store.create("a/b", Bytes::from_static(b"z")).await.unwrap_err();
+    let names = std::fs::read_dir(dir.path().join("not/yet/there/a")).unwrap().count();
+    assert_eq!(names, 1);
+}
+
+#[tokio::test]
+async fn objects_have_the_mode_of_ordinary_files() {
+    let (dir, store) = store();
+    store.create("a", Bytes::from_static(b"x")).await.unwrap();
+    std::fs::write(dir.path().join("ordinary"), b"x").unwrap();
+    let mode = |path: &str| std::fs::metadata(dir.path().join(path)).unwrap().permissions().mode();
+    assert_eq!(mode("not/yet/there/a"), mode("ordinary"));
+}
+
+#[tokio::test]
+async fn an_object_that_another_process_replaced_or_removed_is_seen_at_the_next_read() {
+    let (dir, store) = store();
+    let path = dir.path().join("not/yet/there/a");
+    store.create("a", Bytes::from_static(b"old")).await.unwrap();
+    assert_eq!(store.get_range("a", 0..3).await.unwrap(), &b"old"[..]);
+    let new = dir.path().join("new");
+    std::fs::write(&new, b"newer").unwrap();
+    std::fs::rename(&new, &path).unwrap();
+    assert_eq!(store.get_range("a", 0..5).await.unwrap(), &b"newer"[..]);
+    std::fs::remove_file(&path).unwrap();
+    assert!(matches!(store.get_range("a", 0..1).await, Err(StoreError::NotFound { .. })));
+}
+
+#[tokio::test]
+async fn more_objects_than_descriptors_are_kept_can_be_read() {
+    let (_dir, store) = store();
+    let key = |n: u32| format!("many/{n}");
+    for n in 0..300u32 {
+        store.put(&key(n), Bytes::from(n.to_le_bytes().to_vec())).await.unwrap();
+    }
+    for n in (0..300u32).chain(0..300) {
+        assert_eq!(store.get_range(&key(n), 0..4).await.unwrap(), &n.to_le_bytes()[..]);
+    }
+    let kept = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    assert!(kept < 300, "{kept} descriptors open");
+}
+
+#[tokio::test]
+async fn a_fifo_in_the_directory_is_no_object_and_nobody_waits_for_it() {
+    let (dir, store) = store();
+    store.create("a", Bytes::from_static(b"x")).await.unwrap();
+    let path = dir.path().join("not/yet/there/fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    assert!(matches!(store.get("fifo").await, Err(StoreError::NotFound { .. })));
+    assert!(matches!(store.get_range("fifo", 0..1).await, Err(StoreError::NotFound { .. })));
+    assert_eq!(store.list("").await.unwrap(), ["a"]);
+}
