@@ -263,8 +263,8 @@ impl<'a> Build<'a> {
         match &path.says {
             Says::Nothing if path.whiteout => self.whiteout(visit),
             Says::Nothing if !visit.effective => {
-                if path.opaque && visit.lower != Lower::Hidden {
-                    self.assume(&visit.path, Found::NoDirectory);
+                if path.opaque {
+                    self.no_directory(visit);
                 }
                 Ok(())
             }
@@ -301,15 +301,15 @@ impl<'a> Build<'a> {
                 Kind::Directory => Ok(self.inherit(&visit.path, id)),
                 Kind::Symlink(_) => Err(through_symlink(visit.path.parts())),
                 _ => {
-                    self.assume(&visit.path, Found::NoDirectory);
+                    self.no_directory(visit);
                     Ok(default_directory())
                 }
             },
-            Lower::Absent if !path.whiteout && !path.fresh => {
-                self.assume(&visit.path, Found::Nothing);
+            _ if path.whiteout || path.fresh => Ok(default_directory()),
+            _ => {
+                self.no_directory(visit);
                 Ok(default_directory())
             }
-            _ => Ok(default_directory()),
         }
     }
 
@@ -329,8 +329,7 @@ impl<'a> Build<'a> {
                     self.assume(&visit.path, Found::Directory(lower));
                     attributes.xattrs.insert(OPAQUE.to_vec(), b"y".to_vec());
                 }
-                Lower::Hidden => {}
-                _ => self.assume(&visit.path, Found::NoDirectory),
+                _ => self.no_directory(visit),
             }
         }
         self.directories[number] = self.add(visit, attributes, Kind::Directory)?;
@@ -356,6 +355,15 @@ impl<'a> Build<'a> {
 
     fn place<'v>(&self, visit: &'v Visit) -> (NodeId, &'v [u8]) {
         (self.directories[visit.parent], visit.path.parts().last().map_or(&[][..], Vec::as_slice))
+    }
+
+    /// Notes that the tree below has no directory at a path.
+    fn no_directory(&mut self, visit: &Visit) {
+        match visit.lower {
+            Lower::Hidden => {}
+            Lower::Absent => self.assume(&visit.path, Found::Nothing),
+            Lower::Node(_) => self.assume(&visit.path, Found::NoDirectory),
+        }
     }
 
     fn assume(&mut self, path: &TreePath, found: Found) {
