@@ -113,7 +113,8 @@ pub fn show(bytes: &[u8]) -> String {
     bytes
         .utf8_chunks()
         .flat_map(|chunk| {
-            let valid = chunk.valid().chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.into() });
+            let valid =
+                chunk.valid().chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.into() });
             valid.chain(chunk.invalid().iter().map(|b| format!("\\x{b:02x}")))
         })
         .collect()

@@ -53,7 +53,9 @@ impl Spool {
                 break;
             }
             hasher.update(&buffer[..count]);
-            self.file.write_all_at(&buffer[..count], self.end + got).map_err(|e| Error::failed("writing the spool file", e))?;
+            self.file
+                .write_all_at(&buffer[..count], self.end + got)
+                .map_err(|e| Error::failed("writing the spool file", e))?;
             got += count as u64;
         }
         if got != want {

@@ -17,7 +17,8 @@ impl Layer {
     }
 
     fn add(&mut self, name: &str, shape: &Shape, mut bytes: &[u8]) -> NodeId {
-        let number = self.spool.add(shape, |buffer| std::io::Read::read(&mut bytes, buffer).map_err(|_| unreachable!()));
+        let number =
+            self.spool.add(shape, |buffer| std::io::Read::read(&mut bytes, buffer).map_err(|_| unreachable!()));
         let node = Node { attributes: Attributes::default(), kind: Kind::File(Content::EMPTY) };
         let id = self.tree.add(Tree::ROOT, name.as_bytes(), node).unwrap();
         self.files.insert(id, number.unwrap());
@@ -75,7 +76,10 @@ fn noise(seed: &str, length: usize) -> Vec<u8> {
 fn every_file_is_found_again_in_the_data_space() {
     let mut layer = Layer::new();
     let sizes = [0, 1, 4095, 4096, 4097, T - 1, T, T + 1, T + T / 4 - 4096, T + T / 4, 5 * T + 77];
-    let files: Vec<_> = sizes.iter().map(|&n| (noise(&n.to_string(), n), layer.file(&format!("{n:07}"), &noise(&n.to_string(), n)))).collect();
+    let files: Vec<_> = sizes
+        .iter()
+        .map(|&n| (noise(&n.to_string(), n), layer.file(&format!("{n:07}"), &noise(&n.to_string(), n))))
+        .collect();
     let (_, chunks) = layer.pack();
     let data = chunks.concat();
     for (bytes, id) in files {
@@ -122,7 +126,11 @@ fn cuts_resynchronise_behind_a_change() {
 #[test]
 fn sparse_files_store_their_data_and_zeros_cost_few_chunks() {
     let mut layer = Layer::new();
-    let map = vec![Extent { offset: 10, length: 100 }, Extent { offset: 5000, length: 8000 }, Extent { offset: 1 << 20, length: 3 }];
+    let map = vec![
+        Extent { offset: 10, length: 100 },
+        Extent { offset: 5000, length: 8000 },
+        Extent { offset: 1 << 20, length: 3 },
+    ];
     let shape = Shape { size: (1 << 20) + 3, map: Some(map.clone()) };
     let bytes = noise("s", 8103);
     let id = layer.add("s", &shape, &bytes);
@@ -130,7 +138,8 @@ fn sparse_files_store_their_data_and_zeros_cost_few_chunks() {
     let mut want = vec![0; (1 << 20) + 3];
     let mut at = 0;
     for extent in map {
-        want[extent.offset as usize..(extent.offset + extent.length) as usize].copy_from_slice(&bytes[at..at + extent.length as usize]);
+        want[extent.offset as usize..(extent.offset + extent.length) as usize]
+            .copy_from_slice(&bytes[at..at + extent.length as usize]);
         at += extent.length as usize;
     }
     assert!(layer.read(id, &chunks.concat()) == want);

@@ -122,7 +122,9 @@ fn xattrs(records: &Records) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
         }
         if value.len() > 65536 {
             let (name, size) = (show(name), value.len());
-            return Err(Error::refused(format!("extended attribute {name} is too large: {size} bytes, 65536 are possible")));
+            return Err(Error::refused(format!(
+                "extended attribute {name} is too large: {size} bytes, 65536 are possible"
+            )));
         }
         all.insert(name.to_vec(), value.to_vec());
     }

@@ -90,7 +90,12 @@ impl<R: Read> Reader<R> {
         Self { input, remaining: 0, padding: 0, ended: false }
     }
 
-    /// The stream behind the end of the archive.
+    /// The stream: behind the current entry's header, or what was read of its data, or the end of the archive.
+    pub fn input(&self) -> &R {
+        &self.input
+    }
+
+    /// As [`Reader::input`], taken back.
     pub fn into_inner(self) -> R {
         self.input
     }
@@ -101,7 +106,11 @@ impl<R: Read> Reader<R> {
         loop {
             self.skip()?;
             let Some(header) = self.header()? else {
-                return if extended.any { Err(Error::refused("the tar ends behind an extended header")) } else { Ok(None) };
+                return if extended.any {
+                    Err(Error::refused("the tar ends behind an extended header"))
+                } else {
+                    Ok(None)
+                };
             };
             match header.kind() {
                 b'g' => self.set_data(header.size()?),
@@ -148,22 +157,23 @@ impl<R: Read> Reader<R> {
             Some(link) => link.to_vec(),
             None => extended.long_link.clone().unwrap_or_else(|| header.link()),
         };
-        let kind = match header.kind() {
-            0 if name.ends_with(b"/") => Kind::Directory,
-            0 | b'0' | b'7' | b'S' => Kind::File(self.shape(header, records)?),
-            b'1' => Kind::HardLink(TreePath::clean(&link()).map_err(|_| {
-                Error::refused(format!("invalid hard link target '{}'", crate::error::show(&link())))
-            })?),
-            b'2' => Kind::Symlink(header::symlink_target(link())?),
-            b'3' => Kind::Char(header.device()?.0, header.device()?.1),
-            b'4' => Kind::Block(header.device()?.0, header.device()?.1),
-            b'5' => Kind::Directory,
-            b'6' => Kind::Fifo,
-            other => {
-                let shown = crate::error::show(&[other]);
-                return Err(Error::refused(format!("the tar entry type '{shown}' is not supported")));
-            }
-        };
+        let kind =
+            match header.kind() {
+                0 if name.ends_with(b"/") => Kind::Directory,
+                0 | b'0' | b'7' | b'S' => Kind::File(self.shape(header, records)?),
+                b'1' => Kind::HardLink(TreePath::clean(&link()).map_err(|_| {
+                    Error::refused(format!("invalid hard link target '{}'", crate::error::show(&link())))
+                })?),
+                b'2' => Kind::Symlink(header::symlink_target(link())?),
+                b'3' => Kind::Char(header.device()?.0, header.device()?.1),
+                b'4' => Kind::Block(header.device()?.0, header.device()?.1),
+                b'5' => Kind::Directory,
+                b'6' => Kind::Fifo,
+                other => {
+                    let shown = crate::error::show(&[other]);
+                    return Err(Error::refused(format!("the tar entry type '{shown}' is not supported")));
+                }
+            };
         Ok(Entry { path, kind, attributes })
     }
 
@@ -211,7 +221,8 @@ impl<R: Read> Reader<R> {
         sparse::header_pieces(&gnu.sparse, &mut map)?;
         let mut more = gnu.is_extended();
         while more {
-            let block = self.block()?.ok_or_else(|| Error::refused("the tar is truncated: unexpected end in a header"))?;
+            let block =
+                self.block()?.ok_or_else(|| Error::refused("the tar is truncated: unexpected end in a header"))?;
             more = sparse::extension(&block, &mut map)?;
         }
         Ok((size, map))
@@ -274,7 +285,9 @@ impl<R: Read> Reader<R> {
             Some(block) if !zero(&block) => return Header::new(&block).map(Some),
             None => {}
             Some(_) => match self.block()? {
-                Some(block) if !zero(&block) => return Err(Error::refused("invalid tar: a header behind a zero block")),
+                Some(block) if !zero(&block) => {
+                    return Err(Error::refused("invalid tar: a header behind a zero block"));
+                }
                 _ => {}
             },
         }

@@ -68,7 +68,8 @@ pub(super) fn from_records(records: &Records) -> Result<Option<Vec<Extent>>> {
     let numbers: Vec<&[u8]> = if let Some(map) = records.get("GNU.sparse.map") {
         map.split(|&b| b == b',').collect()
     } else if !records.sparse_pairs.is_empty() {
-        let in_order = records.sparse_pairs.iter().enumerate().all(|(i, (key, _))| key.ends_with(b"offset") == (i % 2 == 0));
+        let in_order =
+            records.sparse_pairs.iter().enumerate().all(|(i, (key, _))| key.ends_with(b"offset") == (i % 2 == 0));
         if !in_order {
             return Err(Error::refused("invalid sparse entry: its map's records are out of order"));
         }

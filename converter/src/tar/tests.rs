@@ -89,7 +89,8 @@ fn data_that_is_not_read_is_skipped() {
 
 #[test]
 fn long_names_come_from_gnu_and_pax_headers() {
-    let gnu = [block(b"././@LongLink", b'L', 6, b"", b"ustar  \0"), padded(b"gnu/n\0"), posix(b"cut", b'0', b"")].concat();
+    let gnu =
+        [block(b"././@LongLink", b'L', 6, b"", b"ustar  \0"), padded(b"gnu/n\0"), posix(b"cut", b'0', b"")].concat();
     let link = [pax(&["linkpath=far/away"]), posix(b"l", b'2', b"")].concat();
     let both = [pax(&["path=strong"]), gnu.clone()].concat();
     let tar = archive(&[gnu, link, both]);
@@ -122,8 +123,10 @@ fn global_headers_are_ignored() {
 
 #[test]
 fn pax_records_give_size_owner_time_and_attributes() {
-    let records = ["size=3", "uid=70000", "gid=2097152", "mtime=-1.5", "SCHILY.xattr.user.e=", "SCHILY.xattr.user.k=a\n=b"];
-    let tar = archive(&[pax(&records), block(b"a", b'0', 0, b"", b"ustar\x0000"), padded(b"abc"), posix(b"b", b'0', b"")]);
+    let records =
+        ["size=3", "uid=70000", "gid=2097152", "mtime=-1.5", "SCHILY.xattr.user.e=", "SCHILY.xattr.user.k=a\n=b"];
+    let tar =
+        archive(&[pax(&records), block(b"a", b'0', 0, b"", b"ustar\x0000"), padded(b"abc"), posix(b"b", b'0', b"")]);
     let all = read_all(&tar).unwrap();
     let attributes = &all[0].0.attributes;
     assert_eq!(all[0].1, b"abc");
@@ -154,7 +157,7 @@ fn what_is_not_understood_is_refused_by_entry() {
 fn damaged_tars_are_refused() {
     let whole = archive(&[posix(b"a", b'0', &[7; 700])]);
     for cut in [100, 512, 600, 1300, 512 + 1024 + 100] {
-        assert_eq!(read_all(&whole[..cut]).is_err(), true, "{cut}");
+        assert!(read_all(&whole[..cut]).is_err(), "{cut}");
     }
     for fine in [512 + 1024, 512 + 1024 + 512, 512 + 1024 + 1024] {
         assert!(read_all(&whole[..fine]).is_ok(), "{fine}");
@@ -178,7 +181,8 @@ fn pax_sparse_files_have_a_map_and_their_true_name() {
     assert_eq!(all[0].0.kind, Kind::File(Shape { size: 10000, map: Some(map) }));
     assert_eq!(all[0].1, b"abcdefgh");
     assert_eq!(all[1].0.path.to_bytes(), b"b");
-    let lie = archive(&[pax(&[&records[..], &["size=9000"]].concat()), posix(b"x", b'0', &data), posix(b"b", b'0', b"")]);
+    let lie =
+        archive(&[pax(&[&records[..], &["size=9000"]].concat()), posix(b"x", b'0', &data), posix(b"b", b'0', b"")]);
     assert!(read_all(&lie).unwrap_err().to_string().contains("sparse"));
 }
 

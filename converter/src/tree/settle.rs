@@ -78,8 +78,8 @@ impl Upper {
         let mut visits = self.downwards(below);
         self.upwards(&mut visits, below);
         let mut build = Build::new(&self, below, &visits)?;
-        for number in 1..visits.len() {
-            build.visit(number).map_err(|e| e.at(&visits[number].path.to_bytes()))?;
+        for (number, visit) in visits.iter().enumerate().skip(1) {
+            build.visit(number).map_err(|e| e.at(&visit.path.to_bytes()))?;
         }
         let Build { tree, contents, assumes: found, .. } = build;
         assumes.extend(found);

@@ -18,9 +18,9 @@ pub fn keep_possible(xattrs: &mut Xattrs) -> Vec<Vec<u8>> {
 
 fn possible(name: &[u8]) -> bool {
     let private = name.starts_with(b"trusted.overlay.") || name.starts_with(b"user.overlay.");
-    let namespace = [&b"user."[..], b"trusted.", b"security."].iter().any(|prefix| {
-        name.strip_prefix(*prefix).is_some_and(|rest| !rest.is_empty())
-    });
+    let namespace = [&b"user."[..], b"trusted.", b"security."]
+        .iter()
+        .any(|prefix| name.strip_prefix(*prefix).is_some_and(|rest| !rest.is_empty()));
     let acl = name == b"system.posix_acl_access" || name == b"system.posix_acl_default";
     (namespace || acl) && !private
 }
@@ -32,8 +32,15 @@ mod tests {
     #[test]
     fn overlay_names_and_foreign_namespaces_go() {
         let names = [
-            &b"user.a"[..], b"user.", b"trusted.overlay.opaque", b"user.overlay.origin", b"trusted.overlayx",
-            b"com.apple.x", b"system.posix_acl_access", b"system.other", b"security.capability",
+            &b"user.a"[..],
+            b"user.",
+            b"trusted.overlay.opaque",
+            b"user.overlay.origin",
+            b"trusted.overlayx",
+            b"com.apple.x",
+            b"system.posix_acl_access",
+            b"system.other",
+            b"security.capability",
         ];
         let mut xattrs: Xattrs = names.iter().map(|name| (name.to_vec(), vec![])).collect();
         let dropped = keep_possible(&mut xattrs);
