@@ -1,0 +1,198 @@
+//! One layer, from its input to a layer file in the stage.
+
+use crate::below::Below;
+use crate::error::{Error, Result, show};
+use crate::pack::{Packed, Spool, pack};
+use crate::source::{LayerBlob, LayerStream, ReadSums, read_directory};
+use crate::tar::{Kind, Reader};
+use crate::tree::{Assumption, Contents, Meaning, Settled, Upper, keep_possible};
+use blobstore::layer::{Flags, Options as WriterOptions, Summary, WRITER_GENERATION, Writer, format};
+use blobstore::refs::{Digest, StackEntry, layer_key};
+use erofs::{Expect, NodeId, WriteError};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use tokio::runtime::Handle;
+
+/// How layers are made.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// zstd's level.
+    pub(crate) level: i32,
+    /// Threads that compress.
+    pub(crate) threads: usize,
+    /// The chunk size that is aimed at.
+    pub(crate) chunk_size: u32,
+    /// Directory for what is on the way: spools, and layer files under their keys.
+    pub(crate) stage: PathBuf,
+}
+
+/// What a layer is made of.
+pub(crate) enum Input {
+    /// A tar stream, perhaps compressed, and what the image's documents say of it.
+    Tar(Box<dyn io::Read + Send>, Option<LayerBlob>),
+    /// A directory.
+    Directory(PathBuf),
+}
+
+/// A layer in the stage.
+#[derive(Debug)]
+pub(crate) struct Made {
+    pub(crate) entry: StackEntry,
+    pub(crate) summary: Summary,
+    pub(crate) assumes: Vec<Assumption>,
+    pub(crate) warnings: Vec<String>,
+    /// Digests and sizes of a tar.
+    pub(crate) sums: Option<ReadSums>,
+    pub(crate) entries: u64,
+    pub(crate) deduplicated: u64,
+}
+
+/// Makes a layer over what lies below it. Blocks; not for the runtime's own threads.
+pub(crate) fn build(input: Input, below: &Below, settings: &Settings, runtime: &Handle) -> Result<Made> {
+    let mut spool = Spool::new(&settings.stage)?;
+    let mut upper = Upper::new();
+    let (entries, sums) = match input {
+        Input::Tar(blob, expect) => {
+            let (entries, sums) = read_tar(blob, expect.as_ref(), &mut upper, &mut spool)?;
+            (entries, Some(sums))
+        }
+        Input::Directory(path) => (read_directory(&path, &mut upper, &mut spool)?, None),
+    };
+    let mut settled = upper.settle(&below.merged)?;
+    let mut files = HashMap::new();
+    for (node, contents) in std::mem::take(&mut settled.contents) {
+        let number = match contents {
+            Contents::Spooled(number) => number,
+            Contents::Below(from) => below.copy(&from, &mut spool, runtime)?,
+        };
+        files.insert(node, number);
+    }
+    let (summary, packed) = write(&mut settled, &files, &spool, settings)?;
+    let entry = StackEntry {
+        layer: summary.id,
+        head: summary.head_len,
+        size: summary.file_len,
+        format: u32::from(format::MAJOR),
+        generation: WRITER_GENERATION,
+        root_opaque: settled.root_opaque,
+    };
+    let Settled { assumes, warnings, .. } = settled;
+    Ok(Made { entry, summary, assumes, warnings, sums, entries, deduplicated: packed.deduplicated })
+}
+
+/// Reads a whole blob. Where the tar in it is bad because the blob is not the one it should be, that is what is said.
+fn read_tar(
+    blob: Box<dyn io::Read + Send>,
+    expect: Option<&LayerBlob>,
+    upper: &mut Upper,
+    spool: &mut Spool,
+) -> Result<(u64, ReadSums)> {
+    let stream = LayerStream::new(blob, expect.map_or(u64::MAX, |layer| layer.size))?;
+    let mut reader = Reader::new(stream);
+    let read = read_entries(&mut reader, upper, spool);
+    let stream = reader.into_inner();
+    match (read, expect) {
+        (Ok(entries), None) => Ok((entries, stream.finish()?)),
+        (Ok(entries), Some(layer)) => {
+            let sums = stream.finish()?;
+            compare("blob", layer.digest, sums.blob)?;
+            compare("size of the blob", layer.size, sums.blob_size)?;
+            compare("diff_id", layer.diff_id, sums.diff_id)?;
+            Ok((entries, sums))
+        }
+        (Err(error), Some(layer)) if error.is_refusal() => {
+            if let Ok((digest, _)) = stream.abandon() {
+                compare("blob", layer.digest, digest)?;
+            }
+            Err(error)
+        }
+        (Err(error), _) => Err(error),
+    }
+}
+
+fn compare<T: PartialEq + std::fmt::Display>(what: &str, want: T, found: T) -> Result<()> {
+    match want == found {
+        true => Ok(()),
+        false => Err(Error::refused(format!("{what} mismatch: it should be {want}, and is {found}"))),
+    }
+}
+
+fn read_entries<R: io::Read>(reader: &mut Reader<R>, upper: &mut Upper, spool: &mut Spool) -> Result<u64> {
+    let mut entries = 0;
+    while let Some(mut entry) = reader.next_entry()? {
+        entries += 1;
+        let name = entry.path.to_bytes();
+        let at = |e: Error| e.at(&name);
+        match Meaning::of(&entry.path).map_err(at)? {
+            Meaning::Whiteout(path) => upper.whiteout(&path),
+            Meaning::Opaque(directory) => upper.opaque(&directory),
+            Meaning::Ignored => {}
+            Meaning::Entry => {
+                for dropped in keep_possible(&mut entry.attributes.xattrs) {
+                    upper.warn(format!("'{}': the attribute '{}' is left out", entry.path, show(&dropped)));
+                }
+                let contents = match &entry.kind {
+                    Kind::File(shape) => Some(spool.add(shape, |buffer| reader.read(buffer)).map_err(at)?),
+                    _ => None,
+                };
+                upper.add(entry, contents).map_err(at)?;
+            }
+        }
+    }
+    Ok(entries)
+}
+
+fn write(
+    settled: &mut Settled,
+    files: &HashMap<NodeId, usize>,
+    spool: &Spool,
+    settings: &Settings,
+) -> Result<(Summary, Packed)> {
+    let failed = |e| Error::failed("writing the layer", e);
+    let options = WriterOptions { level: settings.level, threads: settings.threads, spool_dir: settings.stage.clone() };
+    let mut writer = Writer::new(&options).map_err(failed)?;
+    let emit = &mut |chunk| writer.push(chunk).map_err(failed);
+    let mut packed = pack(&mut settled.tree, files, spool, settings.chunk_size, emit)?;
+    let sealed = writer.seal().map_err(failed)?;
+    let mut metadata = erofs::write(&settled.tree, packed.blocks).map_err(unwritable)?;
+    packed.digest.update(metadata.bytes());
+    let mut uuid = [0; 16];
+    packed.digest.finalize_xof().fill(&mut uuid);
+    metadata.set_uuid(uuid);
+    let first_data_block = metadata.first_data_block();
+    let expect = Expect { image_blocks: first_data_block + packed.blocks, first_data_block };
+    erofs::check(metadata.bytes(), &expect).map_err(|e| Error::failed("the metadata that was just written", e))?;
+    let flags = match settled.root_opaque {
+        true => Flags::SELF_CONTAINED | Flags::ROOT_OPAQUE,
+        false => Flags::SELF_CONTAINED,
+    };
+    let part = settings.stage.join("part");
+    let summary = create(&part).and_then(|mut file| {
+        let summary = sealed.finish(metadata.bytes(), flags, &[], &mut file).map_err(failed)?;
+        Ok(summary)
+    })?;
+    let path = settings.stage.join(layer_key(&summary.id));
+    let moved = std::fs::create_dir_all(path.parent().unwrap_or(&path)).and_then(|()| std::fs::rename(&part, &path));
+    moved.map_err(|e| Error::failed(path.display().to_string(), e))?;
+    Ok((summary, packed))
+}
+
+fn create(path: &Path) -> Result<File> {
+    File::create(path).map_err(|e| Error::failed(path.display().to_string(), e))
+}
+
+/// What EROFS cannot hold is the input's fault.
+fn unwritable(error: WriteError) -> Error {
+    let refused = Error::refused(error.to_string());
+    match &error {
+        WriteError::Xattr { path, .. } | WriteError::Node { path, .. } => refused.at(path),
+        WriteError::TooLarge { .. } => refused,
+    }
+}
+
+/// The digest that a tar without an image goes by.
+pub(crate) fn diff_id(made: &Made) -> Option<Digest> {
+    made.sums.map(|sums| sums.diff_id)
+}

@@ -1,0 +1,26 @@
+//! OCI images, tar files and directories to Lamina layers.
+//!
+//! * [`source`]: where layers come from: image layouts, tar files, directories; every digest checked.
+//! * [`tar`]: a tar stream of any dialect as plain entries.
+//! * [`tree`]: a layer's entries applied to the tree below it, in overlayfs's own form.
+//! * [`pack`]: file contents to the data space, cut into chunks.
+//! * [`publish`]: all of it in order, and the references in the store.
+//!
+//! A conversion is deterministic (equal input and options give equal bytes) and lossless, or the input is refused
+//! ([`Error::Refused`]) and nothing is written. This crate knows OCI, tar and overlayfs's layers; what an EROFS image and
+//! a layer file look like is known to `erofs` and `blobstore`.
+
+mod below;
+mod build;
+pub mod error;
+pub mod pack;
+pub mod publish;
+pub mod report;
+pub mod source;
+pub mod tar;
+pub mod tree;
+
+pub use error::{Error, Refusal, Result};
+pub use publish::{Options, Progress, convert};
+pub use report::{ImageReport, LayerReport, Report};
+pub use source::{Platforms, Source};

@@ -1,0 +1,158 @@
+use super::*;
+use crate::tar::{Extent, Shape};
+use erofs::{Attributes, Node};
+
+const T: usize = 64 << 10;
+
+struct Layer {
+    tree: Tree,
+    files: HashMap<NodeId, usize>,
+    spool: Spool,
+}
+
+impl Layer {
+    fn new() -> Self {
+        let spool = Spool::new(&std::env::temp_dir()).unwrap();
+        Self { tree: Tree::new(Attributes::default()), files: HashMap::new(), spool }
+    }
+
+    fn add(&mut self, name: &str, shape: &Shape, mut bytes: &[u8]) -> NodeId {
+        let number =
+            self.spool.add(shape, |buffer| std::io::Read::read(&mut bytes, buffer).map_err(|_| unreachable!()));
+        let node = Node { attributes: Attributes::default(), kind: Kind::File(Content::EMPTY) };
+        let id = self.tree.add(Tree::ROOT, name.as_bytes(), node).unwrap();
+        self.files.insert(id, number.unwrap());
+        id
+    }
+
+    fn file(&mut self, name: &str, bytes: &[u8]) -> NodeId {
+        self.add(name, &Shape { size: bytes.len() as u64, map: None }, bytes)
+    }
+
+    fn pack(&mut self) -> (Packed, Vec<Vec<u8>>) {
+        let mut chunks = Vec::new();
+        let mut emit = |chunk| {
+            chunks.push(chunk);
+            Ok(())
+        };
+        let packed = pack(&mut self.tree, &self.files, &self.spool, T as u32, &mut emit).unwrap();
+        assert!(chunks.iter().all(|c| !c.is_empty() && c.len() % BLOCK == 0 && c.len() <= 8 << 20));
+        assert_eq!(chunks.iter().map(Vec::len).sum::<usize>() as u64, packed.blocks * BLOCK as u64);
+        (packed, chunks)
+    }
+
+    /// A file's bytes as a reader of the image would put them together.
+    fn read(&self, id: NodeId, data: &[u8]) -> Vec<u8> {
+        let Kind::File(content) = &self.tree.node(id).kind else { panic!() };
+        let mut out = vec![0; content.size().next_multiple_of(BLOCK as u64) as usize];
+        match content {
+            Content::Plain { start, .. } => {
+                let from = *start as usize * BLOCK;
+                let length = out.len();
+                out.copy_from_slice(&data[from..from + length]);
+            }
+            Content::Sparse { chunk_bits, chunks, .. } => {
+                let chunk = BLOCK << chunk_bits;
+                for (to, start) in out.chunks_mut(chunk).zip(chunks) {
+                    if let Some(start) = start {
+                        let length = to.len();
+                        to.copy_from_slice(&data[*start as usize * BLOCK..][..length]);
+                    }
+                }
+            }
+        }
+        out.truncate(content.size() as usize);
+        out
+    }
+}
+
+fn noise(seed: &str, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    blake3::Hasher::new().update(seed.as_bytes()).finalize_xof().fill(&mut bytes);
+    bytes
+}
+
+#[test]
+fn every_file_is_found_again_in_the_data_space() {
+    let mut layer = Layer::new();
+    let sizes = [0, 1, 4095, 4096, 4097, T - 1, T, T + 1, T + T / 4 - 4096, T + T / 4, 5 * T + 77];
+    let files: Vec<_> = sizes
+        .iter()
+        .map(|&n| (noise(&n.to_string(), n), layer.file(&format!("{n:07}"), &noise(&n.to_string(), n))))
+        .collect();
+    let (_, chunks) = layer.pack();
+    let data = chunks.concat();
+    for (bytes, id) in files {
+        assert!(layer.read(id, &data) == bytes, "{} bytes", bytes.len());
+    }
+}
+
+#[test]
+fn equal_files_share_blocks() {
+    let mut layer = Layer::new();
+    let a = layer.file("a", &noise("x", 10_000));
+    let b = layer.file("b", &noise("x", 10_000));
+    let (packed, _) = layer.pack();
+    assert_eq!(layer.tree.node(a).kind, layer.tree.node(b).kind);
+    assert_eq!((packed.blocks, packed.deduplicated), (3, 10_000));
+}
+
+#[test]
+fn large_files_start_chunks_and_short_tails_stay() {
+    let mut layer = Layer::new();
+    layer.file("a", &noise("a", 5000));
+    layer.file("b", &noise("b", 2 * T + 4096));
+    layer.file("c", &noise("c", 5000));
+    let (_, chunks) = layer.pack();
+    assert_eq!(chunks.iter().map(Vec::len).collect::<Vec<_>>(), [8192, T, T + 4096, 8192]);
+}
+
+#[test]
+fn cuts_resynchronise_behind_a_change() {
+    let chunks = |change: bool| {
+        let mut layer = Layer::new();
+        for n in 0..400 {
+            let size = 1000 + n * 37 % 9000;
+            layer.file(&format!("f{n:04}"), &noise(&format!("{n}{}", change && n == 7), size));
+        }
+        layer.pack().1
+    };
+    let (before, after) = (chunks(false), chunks(true));
+    let same = before.iter().filter(|chunk| after.contains(chunk)).count();
+    assert!(before.len() > 20 && same > before.len() * 3 / 4, "{same} of {}", before.len());
+    assert!(chunks(false) == before);
+}
+
+#[test]
+fn sparse_files_store_their_data_and_zeros_cost_few_chunks() {
+    let mut layer = Layer::new();
+    let map = vec![
+        Extent { offset: 10, length: 100 },
+        Extent { offset: 5000, length: 8000 },
+        Extent { offset: 1 << 20, length: 3 },
+    ];
+    let shape = Shape { size: (1 << 20) + 3, map: Some(map.clone()) };
+    let bytes = noise("s", 8103);
+    let id = layer.add("s", &shape, &bytes);
+    let (packed, chunks) = layer.pack();
+    let mut want = vec![0; (1 << 20) + 3];
+    let mut at = 0;
+    for extent in map {
+        want[extent.offset as usize..(extent.offset + extent.length) as usize]
+            .copy_from_slice(&bytes[at..at + extent.length as usize]);
+        at += extent.length as usize;
+    }
+    assert!(layer.read(id, &chunks.concat()) == want);
+    assert!(packed.blocks <= 64, "{}", packed.blocks);
+
+    let mut layer = Layer::new();
+    let tail = Extent { offset: 1_250_000_000_000 - 292, length: 292 };
+    layer.add("lastlog", &Shape { size: 1_250_000_000_000, map: Some(vec![tail]) }, &noise("l", 292));
+    let mut chunks = 0;
+    let mut emit = |_| {
+        chunks += 1;
+        Ok(())
+    };
+    pack(&mut layer.tree, &layer.files, &layer.spool, T as u32, &mut emit).unwrap();
+    assert!(chunks < 100, "{chunks}");
+}

@@ -1,0 +1,118 @@
+//! The blobs of an OCI image layout: files of a directory, or of a tar file that is read in place.
+
+use super::manifest::{DOCUMENT_MAX, Descriptor};
+use crate::error::{Error, Result, show};
+use crate::tar::{Kind, Reader};
+use blobstore::refs::Digest;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+/// Where an image layout's files are.
+#[derive(Debug, Clone)]
+pub enum Blobs {
+    /// In a directory.
+    Directory(PathBuf),
+    /// In a tar file: offset and length of each regular file in it.
+    Archive {
+        /// The tar file.
+        file: PathBuf,
+        /// Its files, by their clean path.
+        members: HashMap<String, (u64, u64)>,
+    },
+}
+
+impl Blobs {
+    /// The files of a tar file.
+    pub fn archive(path: &Path) -> Result<Self> {
+        let failed = |e| Error::failed(path.display().to_string(), e);
+        let file = File::open(path).map_err(failed)?;
+        let mut reader = Reader::new(Counting { inner: io::BufReader::new(file), at: 0 });
+        let mut members = HashMap::new();
+        while let Some(entry) = reader.next_entry()? {
+            if let Kind::File(shape) = entry.kind
+                && shape.map.is_none()
+            {
+                members.insert(show(&entry.path.to_bytes()), (reader.input().at, shape.size));
+            }
+        }
+        Ok(Self::Archive { file: path.to_owned(), members })
+    }
+
+    /// A document of the layout that no digest names, such as `index.json`.
+    pub(super) fn named(&self, name: &str) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let reader = self.open(name)?;
+        reader.take(DOCUMENT_MAX + 1).read_to_end(&mut bytes).map_err(|e| Error::stream(name, e))?;
+        match bytes.len() as u64 > DOCUMENT_MAX {
+            true => Err(Error::refused(format!("{name} is larger than {DOCUMENT_MAX} bytes"))),
+            false => Ok(bytes),
+        }
+    }
+
+    /// A document, verified.
+    pub(super) fn document(&self, descriptor: &Descriptor) -> Result<Vec<u8>> {
+        let digest = descriptor.digest()?;
+        if descriptor.size > DOCUMENT_MAX {
+            return Err(Error::refused(format!("{digest}: a document of {} bytes is too large", descriptor.size)));
+        }
+        let bytes = self.named(&blob_path(&digest))?;
+        if bytes.len() as u64 != descriptor.size || Digest::of(&bytes) != digest {
+            let found = Digest::of(&bytes);
+            return Err(Error::refused(format!(
+                "digest mismatch: blob {digest} has {} bytes with the digest {found}",
+                bytes.len()
+            )));
+        }
+        Ok(bytes)
+    }
+
+    /// A blob, not verified.
+    pub fn blob(&self, digest: &Digest) -> Result<Box<dyn Read + Send>> {
+        self.open(&blob_path(digest))
+    }
+
+    fn open(&self, name: &str) -> Result<Box<dyn Read + Send>> {
+        match self {
+            Self::Directory(directory) => {
+                let path = directory.join(name);
+                match File::open(&path) {
+                    Ok(file) => Ok(Box::new(file)),
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => Err(missing(&path.display().to_string())),
+                    Err(e) => Err(Error::failed(path.display().to_string(), e)),
+                }
+            }
+            Self::Archive { file: path, members } => {
+                let Some(&(offset, length)) = members.get(name) else { return Err(missing(name)) };
+                let failed = |e| Error::failed(path.display().to_string(), e);
+                let mut file = File::open(path).map_err(failed)?;
+                file.seek(SeekFrom::Start(offset)).map_err(failed)?;
+                Ok(Box::new(file.take(length)))
+            }
+        }
+    }
+}
+
+fn missing(name: &str) -> Error {
+    Error::refused(format!("{name} is missing: not a complete OCI image layout"))
+}
+
+fn blob_path(digest: &Digest) -> String {
+    format!("blobs/sha256/{}", digest.hex())
+}
+
+/// Knows how far it has read.
+#[derive(Debug)]
+struct Counting<R> {
+    inner: R,
+    at: u64,
+}
+
+impl<R: Read> Read for Counting<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.at += count as u64;
+        Ok(count)
+    }
+}

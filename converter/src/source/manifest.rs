@@ -1,0 +1,115 @@
+//! The documents of an image: index, manifest, config, in OCI's and Docker's media types.
+
+use crate::error::{Error, Result};
+use blobstore::refs::{Digest, Platform};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+
+/// The most bytes of a document: what containerd reads.
+pub(super) const DOCUMENT_MAX: u64 = 8 << 20;
+
+/// What a document says about another blob.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Descriptor {
+    #[serde(default)]
+    pub(super) media_type: String,
+    pub(super) digest: String,
+    pub(super) size: u64,
+    #[serde(default)]
+    pub(super) platform: Option<WirePlatform>,
+    #[serde(default)]
+    pub(super) annotations: Option<BTreeMap<String, String>>,
+}
+
+/// Index or manifest: which of the two is told by its fields.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Document {
+    #[serde(default)]
+    pub(super) media_type: Option<String>,
+    #[serde(default)]
+    pub(super) manifests: Option<Vec<Descriptor>>,
+    #[serde(default)]
+    pub(super) config: Option<Descriptor>,
+    #[serde(default)]
+    pub(super) layers: Option<Vec<Descriptor>>,
+}
+
+/// What is needed of an image's config.
+#[derive(Debug, Deserialize)]
+pub(super) struct Config {
+    #[serde(default)]
+    pub(super) architecture: String,
+    #[serde(default)]
+    pub(super) os: String,
+    #[serde(default)]
+    pub(super) variant: Option<String>,
+    #[serde(default)]
+    pub(super) config: Option<Run>,
+    pub(super) rootfs: RootFs,
+}
+
+/// How an image's processes are run.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Run {
+    #[serde(default, rename = "Env")]
+    pub(super) env: Option<Vec<String>>,
+}
+
+/// The layers' diff ids.
+#[derive(Debug, Deserialize)]
+pub(super) struct RootFs {
+    #[serde(default)]
+    pub(super) diff_ids: Option<Vec<String>>,
+}
+
+/// A platform as documents write it.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct WirePlatform {
+    #[serde(default)]
+    pub(super) os: String,
+    #[serde(default)]
+    pub(super) architecture: String,
+    #[serde(default)]
+    pub(super) variant: Option<String>,
+}
+
+impl WirePlatform {
+    pub(super) fn platform(&self) -> Platform {
+        let variant = self.variant.clone().filter(|variant| !variant.is_empty());
+        Platform { os: self.os.clone(), architecture: self.architecture.clone(), variant }
+    }
+}
+
+impl Descriptor {
+    /// Its digest.
+    pub(super) fn digest(&self) -> Result<Digest> {
+        self.digest.parse().map_err(|e| Error::refused(format!("unsupported digest: {e}")))
+    }
+
+    /// Whether it is an image's layer in a form that can be read, by its media type.
+    pub(super) fn check_layer(&self) -> Result<()> {
+        const PLAIN: [&str; 4] = [
+            "application/vnd.oci.image.layer.v1.tar",
+            "application/vnd.oci.image.layer.nondistributable.v1.tar",
+            "application/vnd.docker.image.rootfs.diff.tar",
+            "application/vnd.docker.image.rootfs.foreign.diff.tar",
+        ];
+        let rest = PLAIN.iter().find_map(|plain| self.media_type.strip_prefix(plain));
+        match rest {
+            Some("" | "+gzip" | ".gzip" | "+zstd" | ".zstd") => Ok(()),
+            _ => Err(Error::refused(format!("the layer's media type '{}' is not supported", self.media_type))),
+        }
+    }
+
+    pub(super) fn annotation(&self, key: &str) -> Option<&str> {
+        self.annotations.as_ref()?.get(key).map(String::as_str)
+    }
+}
+
+/// Parses a document whose bytes were checked.
+pub(super) fn parse<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T> {
+    serde_json::from_slice(bytes).map_err(|e| Error::refused(format!("{what}: invalid document: {e}")))
+}

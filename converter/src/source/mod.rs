@@ -1,0 +1,110 @@
+//! Where images and trees come from, as one form: layers that are tar streams, or a directory.
+//!
+//! Everything here is untrusted: digests and sizes are checked while bytes are read, documents are bounded, names of
+//! blobs are digests and nothing else.
+
+mod blobs;
+mod directory;
+mod gzip;
+mod hashing;
+mod layout;
+mod manifest;
+mod stream;
+
+pub use blobs::Blobs;
+pub use directory::read_directory;
+pub use layout::{Image, Images, LayerBlob, Platforms, open as open_layout};
+pub use stream::{LayerStream, Read as ReadSums};
+
+use crate::error::{Error, Result};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// What is to be converted, as the command line names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// `oci:DIR[:REF]`: an OCI image layout.
+    Oci {
+        /// The layout's directory.
+        directory: PathBuf,
+        /// Which of its images: a reference name or a digest.
+        reference: Option<String>,
+    },
+    /// `oci-archive:FILE[:REF]`: the same as a tar file.
+    OciArchive {
+        /// The tar file.
+        file: PathBuf,
+        /// Which of its images.
+        reference: Option<String>,
+    },
+    /// `tar:FILE`: one layer, perhaps compressed; `None` is the standard input (`tar:-`).
+    Tar(Option<PathBuf>),
+    /// `dir:PATH`: one layer of what the directory holds.
+    Directory(PathBuf),
+}
+
+impl FromStr for Source {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (kind, rest) = text.split_once(':').ok_or_else(|| Error::refused(forms(text)))?;
+        if rest.is_empty() {
+            return Err(Error::refused(forms(text)));
+        }
+        match kind {
+            "oci" => {
+                let (directory, reference) = split_reference(rest);
+                Ok(Self::Oci { directory, reference })
+            }
+            "oci-archive" => {
+                let (file, reference) = split_reference(rest);
+                Ok(Self::OciArchive { file, reference })
+            }
+            "tar" => Ok(Self::Tar((rest != "-").then(|| rest.into()))),
+            "dir" => Ok(Self::Directory(rest.into())),
+            "docker-archive" => Err(Error::refused(format!(
+                "source '{text}': reading docker-archive is not built yet; `skopeo copy {text} oci:DIR` makes a layout"
+            ))),
+            "docker" => Err(Error::refused(format!(
+                "source '{text}': reading from a registry is not built yet; `skopeo copy {text} oci:DIR` makes a layout"
+            ))),
+            _ => Err(Error::refused(forms(text))),
+        }
+    }
+}
+
+fn forms(text: &str) -> String {
+    format!(
+        "'{text}' is no source: oci:DIR[:REF], oci-archive:FILE[:REF], tar:FILE (- is the standard input) and dir:PATH are"
+    )
+}
+
+/// The path and the reference behind it; the whole is a path if something of that name exists.
+fn split_reference(rest: &str) -> (PathBuf, Option<String>) {
+    match rest.split_once(':') {
+        Some((path, reference)) if !Path::new(rest).exists() && !path.is_empty() => {
+            (path.into(), (!reference.is_empty()).then(|| reference.to_owned()))
+        }
+        _ => (rest.into(), None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_forms_of_a_source() {
+        let oci = |directory: &str, reference: Option<&str>| Source::Oci {
+            directory: directory.into(),
+            reference: reference.map(str::to_owned),
+        };
+        assert_eq!("oci:/a".parse::<Source>().unwrap(), oci("/a", None));
+        assert_eq!("oci:/a:docker.io/x:1".parse::<Source>().unwrap(), oci("/a", Some("docker.io/x:1")));
+        assert_eq!("tar:-".parse::<Source>().unwrap(), Source::Tar(None));
+        assert_eq!("dir:/x:y".parse::<Source>().unwrap(), Source::Directory("/x:y".into()));
+        for bad in ["", "x", "oci:", "zip:x", "docker://x", "docker-archive:x"] {
+            assert!(bad.parse::<Source>().unwrap_err().is_refusal(), "{bad}");
+        }
+    }
+}

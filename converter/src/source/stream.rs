@@ -1,0 +1,126 @@
+//! A layer blob as the tar stream in it: decompressed, with both its digests taken on the way.
+
+use super::gzip::Gzip;
+use super::hashing::Hashing;
+use crate::error::{Error, Result};
+use blobstore::refs::Digest;
+use std::io::{self, BufRead, BufReader};
+
+type Blob = Box<dyn io::Read + Send>;
+type Input = BufReader<Hashing<Blob>>;
+
+/// A layer's tar stream. Read it as far as needed, then [`LayerStream::finish`] reads the rest.
+pub struct LayerStream {
+    tar: Hashing<Decoder>,
+}
+
+enum Decoder {
+    Gzip(Box<Gzip<Input>>),
+    Zstd(zstd::stream::read::Decoder<'static, Input>),
+    Plain(Input),
+}
+
+/// What was read, all of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Read {
+    /// Digest of the blob.
+    pub blob: Digest,
+    /// Bytes of the blob.
+    pub blob_size: u64,
+    /// Digest of the decompressed tar.
+    pub diff_id: Digest,
+    /// Bytes of the decompressed tar.
+    pub tar_size: u64,
+}
+
+impl LayerStream {
+    /// Starts to read a blob of at most `limit` bytes; its first bytes tell how it is compressed.
+    pub fn new(blob: Blob, limit: u64) -> Result<Self> {
+        let mut input = BufReader::with_capacity(256 << 10, Hashing::new(blob, limit));
+        let start = input.fill_buf().map_err(|e| Error::stream("reading the layer", e))?;
+        let decoder = match start {
+            [0x1f, 0x8b, ..] => Decoder::Gzip(Box::new(Gzip::new(input))),
+            // A frame, or a skippable frame in front of one.
+            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => {
+                let decoder = zstd::stream::read::Decoder::with_buffer(input);
+                Decoder::Zstd(decoder.map_err(|e| Error::failed("starting zstd", e))?)
+            }
+            _ => Decoder::Plain(input),
+        };
+        Ok(Self { tar: Hashing::new(decoder, u64::MAX) })
+    }
+
+    /// Reads what is left of the tar and of the blob.
+    pub fn finish(mut self) -> Result<Read> {
+        if let Err(error) = io::copy(&mut self.tar, &mut io::sink()) {
+            return Err(Error::stream("decompressing the layer", error));
+        }
+        let (decoder, diff_id, tar_size) = self.tar.into_parts();
+        let (blob, blob_size) = decoder.rest().map_err(|e| Error::stream("reading the layer", e))?;
+        Ok(Read { blob, blob_size, diff_id, tar_size })
+    }
+
+    /// Reads what is left of the blob, without decompressing it: its digest and size.
+    pub fn abandon(self) -> io::Result<(Digest, u64)> {
+        self.tar.into_parts().0.rest()
+    }
+}
+
+impl Decoder {
+    fn rest(self) -> io::Result<(Digest, u64)> {
+        let input = match self {
+            Self::Gzip(gzip) => gzip.into_inner().ok_or(io::ErrorKind::InvalidInput)?,
+            Self::Zstd(zstd) => zstd.finish(),
+            Self::Plain(input) => input,
+        };
+        input.into_inner().finish()
+    }
+}
+
+impl io::Read for Decoder {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Gzip(gzip) => gzip.read(buffer),
+            Self::Zstd(zstd) => zstd.read(buffer),
+            Self::Plain(input) => input.read(buffer),
+        }
+    }
+}
+
+impl io::Read for LayerStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.tar.read(buffer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(blob: Vec<u8>) -> Result<Read> {
+        LayerStream::new(Box::new(io::Cursor::new(blob)), 1 << 20)?.finish()
+    }
+
+    #[test]
+    fn plain_gzip_and_zstd_streams_give_one_diff_id() {
+        let tar = b"not really a tar".repeat(1000);
+        let mut gzip = Vec::new();
+        let encoder = &mut flate2::bufread::GzEncoder::new(&tar[..], flate2::Compression::fast());
+        io::Read::read_to_end(encoder, &mut gzip).unwrap();
+        let frame = zstd::bulk::compress(&tar[5000..], 3).unwrap();
+        let skippable = b"\x5d\x2a\x4d\x18\x03\0\0\0abc";
+        let frames =
+            [skippable, &zstd::bulk::compress(&tar[..5000], 3).unwrap()[..], skippable, &frame, skippable].concat();
+        for blob in [tar.clone(), gzip, frames.clone()] {
+            let sums = read(blob.clone()).unwrap();
+            assert_eq!((sums.diff_id, sums.tar_size), (Digest::of(&tar), tar.len() as u64));
+            assert_eq!((sums.blob, sums.blob_size), (Digest::of(&blob), blob.len() as u64));
+        }
+        assert!(read(frames[..frames.len() - 20].to_vec()).unwrap_err().is_refusal());
+    }
+
+    #[test]
+    fn a_blob_past_its_size_is_refused() {
+        assert!(LayerStream::new(Box::new(io::Cursor::new(vec![1; 100])), 99).err().unwrap().is_refusal());
+    }
+}

@@ -1,0 +1,129 @@
+//! What a stack of layers shows: the tree below the next layer.
+
+use crate::tar::TreePath;
+use erofs::{Attributes, Content, Kind, Tree};
+use std::collections::{BTreeMap, HashMap};
+
+/// Overlayfs's mark of a directory that hides the same directory in the layers below.
+pub const OPAQUE: &[u8] = b"trusted.overlay.opaque";
+
+/// The merged tree of some layers. Nothing in it follows symbolic links.
+#[derive(Debug, Default)]
+pub struct Merged {
+    nodes: Vec<Node>,
+    layers: usize,
+}
+
+/// A node's place in a [`Merged`].
+pub(super) type Id = usize;
+
+/// What stands at a path.
+#[derive(Debug, Clone)]
+pub struct Node {
+    /// Mode, owner, time, attributes.
+    pub attributes: Attributes,
+    /// What it is. File contents are those in the data space of layer [`Node::layer`].
+    pub kind: Kind,
+    /// Number of the layer that it comes from, counted from the bottom.
+    pub layer: usize,
+    children: BTreeMap<Vec<u8>, Id>,
+}
+
+impl Merged {
+    /// The tree below the first layer: nothing, not even a root.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many layers are in it.
+    pub fn layers(&self) -> usize {
+        self.layers
+    }
+
+    /// The root directory, once there is a layer.
+    pub fn root(&self) -> Option<Id> {
+        (!self.nodes.is_empty()).then_some(0)
+    }
+
+    /// A node.
+    pub fn node(&self, id: Id) -> &Node {
+        &self.nodes[id]
+    }
+
+    /// The node under a name of a directory.
+    pub fn child(&self, directory: Id, name: &[u8]) -> Option<Id> {
+        self.nodes[directory].children.get(name).copied()
+    }
+
+    /// The node at a path.
+    pub fn at(&self, path: &TreePath) -> Option<Id> {
+        path.parts().iter().try_fold(self.root()?, |id, part| self.child(id, part))
+    }
+
+    /// Lays a layer, in overlayfs's own form, over the tree.
+    pub fn overlay(&mut self, layer: &Tree, root_opaque: bool) {
+        if root_opaque {
+            self.nodes.clear();
+        }
+        let number = self.layers;
+        self.layers += 1;
+        let root = layer.node(Tree::ROOT);
+        match self.nodes.first_mut() {
+            Some(node) => node.attributes = shown(&root.attributes),
+            None => drop(self.push(root, number)),
+        }
+        let mut seen = HashMap::new();
+        let mut open = vec![(Tree::ROOT, 0)];
+        while let Some((directory, below)) = open.pop() {
+            for (name, id) in layer.children(directory) {
+                let node = layer.node(id);
+                match node.kind {
+                    Kind::Char(0, 0) => drop(self.nodes[below].children.remove(name)),
+                    Kind::Directory => open.push((id, self.directory(below, name, node, number))),
+                    _ => {
+                        let place = *seen.entry(id).or_insert_with(|| self.push(node, number));
+                        self.nodes[below].children.insert(name.to_vec(), place);
+                    }
+                }
+            }
+        }
+    }
+
+    fn directory(&mut self, parent: Id, name: &[u8], node: &erofs::Node, layer: usize) -> Id {
+        let opaque = node.attributes.xattrs.contains_key(OPAQUE);
+        match self.child(parent, name).filter(|&id| !opaque && self.nodes[id].kind == Kind::Directory) {
+            Some(id) => {
+                self.nodes[id].attributes = shown(&node.attributes);
+                self.nodes[id].layer = layer;
+                id
+            }
+            None => {
+                let id = self.push(node, layer);
+                self.nodes[parent].children.insert(name.to_vec(), id);
+                id
+            }
+        }
+    }
+
+    fn push(&mut self, node: &erofs::Node, layer: usize) -> Id {
+        let (attributes, kind) = (shown(&node.attributes), node.kind.clone());
+        self.nodes.push(Node { attributes, kind, layer, children: BTreeMap::new() });
+        self.nodes.len() - 1
+    }
+}
+
+/// A place of a file's contents: the layer's number, and where in its data space.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Below {
+    /// Number of the layer, counted from the bottom.
+    pub layer: usize,
+    /// The contents in its data space.
+    pub content: Content,
+}
+
+/// Attributes without overlayfs's own, which it never shows.
+fn shown(attributes: &Attributes) -> Attributes {
+    let mut attributes = attributes.clone();
+    attributes.xattrs.remove(OPAQUE);
+    attributes
+}

@@ -1,0 +1,251 @@
+//! A layer while its entries come in: a tree of what it says about each path.
+//!
+//! Entries apply in order and the last one for a path wins as a whole, except that a directory over a directory keeps
+//! the children. Whiteouts and opaque marks are only noted here, since they speak about lower layers, wherever they
+//! stand; [`super::settle`] decides what becomes of them.
+
+use crate::error::{Error, Result, show};
+use crate::tar::{Entry, Kind as TarKind, TreePath, WHITEOUT};
+use crate::tree::merged::Below;
+use erofs::{Attributes, Content, Kind};
+use std::collections::BTreeMap;
+
+/// Name of the mark of an opaque directory.
+const OPAQUE_MARK: &[u8] = b".wh..wh..opq";
+
+/// Place of a slot in [`Upper::slots`]; 0 is the root.
+pub(super) type Slot = usize;
+
+/// What a layer says about one path.
+#[derive(Debug, Default)]
+pub(super) struct Path {
+    pub(super) says: Says,
+    /// The layer has a whiteout for this path.
+    pub(super) whiteout: bool,
+    /// The layer has an opaque mark in this directory.
+    pub(super) opaque: bool,
+    /// The layer made it a directory after it was something else in the same layer.
+    pub(super) fresh: bool,
+    pub(super) children: BTreeMap<Vec<u8>, Slot>,
+}
+
+/// The entry that holds for a path.
+#[derive(Debug, Default)]
+pub(super) enum Says {
+    /// None: marks only, here or below.
+    #[default]
+    Nothing,
+    /// A directory that only entries below it name.
+    Implied,
+    /// A directory.
+    Directory(Attributes),
+    /// Anything else.
+    Inode(usize),
+    /// A hard link to a path that had no entry yet.
+    Link(TreePath),
+}
+
+/// Where the contents of a file are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Contents {
+    /// In this layer's spool, under this number.
+    Spooled(usize),
+    /// In a layer below.
+    Below(Below),
+}
+
+/// A node that is no directory; several paths can share it.
+#[derive(Debug)]
+pub(super) struct Inode {
+    pub(super) attributes: Attributes,
+    /// The kind; a file's contents are not in it.
+    pub(super) kind: Kind,
+    pub(super) contents: Option<Contents>,
+}
+
+/// What a layer's entries say, so far.
+#[derive(Debug)]
+pub struct Upper {
+    pub(super) slots: Vec<Path>,
+    pub(super) inodes: Vec<Inode>,
+    pub(super) warnings: Vec<String>,
+}
+
+/// What the name of an entry makes of it.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Meaning {
+    /// An entry like any other.
+    Entry,
+    /// The name of this path in the layers below is hidden.
+    Whiteout(TreePath),
+    /// What the layers below have in this directory is hidden.
+    Opaque(TreePath),
+    /// AUFS's own data at the image's root, which no unpacker shows.
+    Ignored,
+}
+
+impl Meaning {
+    /// The meaning of an entry by its name alone; its type does not count.
+    pub fn of(path: &TreePath) -> Result<Self> {
+        let Some((parents, name)) = path.split() else { return Ok(Self::Entry) };
+        if path.parts()[0].starts_with(b".wh..wh.") && path.parts()[0] != OPAQUE_MARK {
+            return Ok(Self::Ignored);
+        }
+        if let Some(odd) = parents.iter().find(|part| part.starts_with(WHITEOUT)) {
+            return Err(Error::refused(format!("the directory '{}' has the name of a whiteout", show(odd))));
+        }
+        let directory = TreePath::from(parents.to_vec());
+        match name.strip_prefix(WHITEOUT) {
+            None => Ok(Self::Entry),
+            Some(_) if name == OPAQUE_MARK => Ok(Self::Opaque(directory)),
+            Some(b"" | b"." | b"..") => Err(Error::refused("invalid whiteout: it names nothing that can be removed")),
+            Some(hidden) => Ok(Self::Whiteout(directory.join(hidden))),
+        }
+    }
+}
+
+impl Default for Upper {
+    fn default() -> Self {
+        Self { slots: vec![Path::default()], inodes: Vec::new(), warnings: Vec::new() }
+    }
+}
+
+impl Upper {
+    /// A layer without entries.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Notes something that was left out.
+    pub fn warn(&mut self, warning: String) {
+        self.warnings.push(warning);
+    }
+
+    /// Notes a whiteout.
+    pub fn whiteout(&mut self, path: &TreePath) {
+        if let Some(slot) = self.mark(path) {
+            self.slots[slot].whiteout = true;
+        }
+    }
+
+    /// Notes an opaque mark in a directory.
+    pub fn opaque(&mut self, directory: &TreePath) {
+        if let Some(slot) = self.mark(directory) {
+            self.slots[slot].opaque = true;
+        }
+    }
+
+    /// Adds an entry that is no mark; `contents` are those of a regular file, by their number in the spool.
+    pub fn add(&mut self, entry: Entry, contents: Option<usize>) -> Result<()> {
+        let Entry { path, kind, attributes } = entry;
+        let kind = match kind {
+            TarKind::Directory => return self.directory(&path, attributes),
+            TarKind::HardLink(target) => return self.link(&path, target),
+            TarKind::File(_) => Kind::File(Content::EMPTY),
+            TarKind::Symlink(target) => Kind::Symlink(target),
+            TarKind::Char(major, minor) => Kind::Char(major, minor),
+            TarKind::Block(major, minor) => Kind::Block(major, minor),
+            TarKind::Fifo => Kind::Fifo,
+        };
+        let slot = self.place(&path)?;
+        self.inodes.push(Inode { attributes, kind, contents: contents.map(Contents::Spooled) });
+        self.put(slot, Says::Inode(self.inodes.len() - 1));
+        Ok(())
+    }
+
+    fn directory(&mut self, path: &TreePath, attributes: Attributes) -> Result<()> {
+        let slot = if path.is_root() { 0 } else { self.place(path)? };
+        let path = &mut self.slots[slot];
+        path.fresh |= matches!(path.says, Says::Inode(_) | Says::Link(_));
+        path.says = Says::Directory(attributes);
+        Ok(())
+    }
+
+    /// A hard link shares the inode that its target has now; where it has none in this layer, that is settled later.
+    fn link(&mut self, path: &TreePath, target: TreePath) -> Result<()> {
+        let found = self.find(&target);
+        let says = match found.map(|slot| &self.slots[slot].says) {
+            _ if target.is_root() => return Err(not_linkable(&target)),
+            Some(Says::Directory(_) | Says::Implied) => return Err(not_linkable(&target)),
+            Some(Says::Inode(_)) if *path == target => return Ok(()),
+            Some(Says::Inode(inode)) => Says::Inode(*inode),
+            _ => Says::Link(target),
+        };
+        let slot = self.place(path)?;
+        self.put(slot, says);
+        Ok(())
+    }
+
+    /// Puts something that is no directory at a slot: children go.
+    pub(super) fn put(&mut self, slot: Slot, says: Says) {
+        self.slots[slot].says = says;
+        self.slots[slot].children.clear();
+    }
+
+    /// The slot of a path, if the layer says anything about it.
+    pub(super) fn find(&self, path: &TreePath) -> Option<Slot> {
+        path.parts().iter().try_fold(0, |slot, part| self.slots[slot].children.get(part).copied())
+    }
+
+    /// The slot of an entry's path; the directories above become implied ones where they have no entry.
+    pub(super) fn place(&mut self, path: &TreePath) -> Result<Slot> {
+        let (parents, name) = path.split().ok_or_else(|| Error::refused("the image's root must be a directory"))?;
+        let mut slot = 0;
+        for (depth, part) in parents.iter().enumerate() {
+            self.imply(slot);
+            slot = self.child(slot, part);
+            if let Says::Inode(inode) = self.slots[slot].says
+                && let Kind::Symlink(_) = self.inodes[inode].kind
+            {
+                return Err(through_symlink(&parents[..=depth]));
+            }
+        }
+        self.imply(slot);
+        Ok(self.child(slot, name))
+    }
+
+    /// Makes the path a directory, because something stands below it.
+    fn imply(&mut self, slot: Slot) {
+        let path = &mut self.slots[slot];
+        match path.says {
+            Says::Directory(_) | Says::Implied => {}
+            Says::Nothing => path.says = Says::Implied,
+            Says::Inode(_) | Says::Link(_) => {
+                path.says = Says::Implied;
+                path.fresh = true;
+            }
+        }
+    }
+
+    /// The slot for a mark, without making anything of the directories above; `None` where one of them is no directory
+    /// in this layer, so that the mark has nothing to act on.
+    fn mark(&mut self, path: &TreePath) -> Option<Slot> {
+        let mut slot = 0;
+        for part in path.parts() {
+            if matches!(self.slots[slot].says, Says::Inode(_) | Says::Link(_)) {
+                return None;
+            }
+            slot = self.child(slot, part);
+        }
+        Some(slot)
+    }
+
+    fn child(&mut self, slot: Slot, name: &[u8]) -> Slot {
+        if let Some(&child) = self.slots[slot].children.get(name) {
+            return child;
+        }
+        let child = self.slots.len();
+        self.slots.push(Path::default());
+        self.slots[slot].children.insert(name.to_vec(), child);
+        child
+    }
+}
+
+pub(super) fn not_linkable(target: &TreePath) -> Error {
+    Error::refused(format!("hard link to the directory '{target}'"))
+}
+
+pub(super) fn through_symlink(parents: &[Vec<u8>]) -> Error {
+    let path = TreePath::from(parents.to_vec());
+    Error::refused(format!("its parent '{path}' is a symlink, and nothing is unpacked through one"))
+}

@@ -1,0 +1,139 @@
+//! The corpus of layer unpacking cases: each image is converted into a store of its own, its stack is decompressed with
+//! the plain `zstd` tool, mounted by the kernel, laid one over the other by overlayfs, and compared with the tree that a
+//! right tool shows. No code of ours reads the layers here.
+//!
+//! The corpus is `tests/cases` of the repository, or the directory in LAMINA_CASES. LAMINA_CASE=NAME runs one case.
+//! Needs root, python3, zstd and a kernel with EROFS and overlayfs.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+use blobstore::refs::{Refs, layer_key};
+use blobstore::store;
+use converter::{Options, Source, convert};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn corpus() -> Option<PathBuf> {
+    let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/cases");
+    let named = std::env::var_os("LAMINA_CASES").map(PathBuf::from);
+    [named, Some(ours)].into_iter().flatten().find(|path| path.join("build_cases.py").exists())
+}
+
+/// Runs a command; its output where it fails.
+fn run(command: &mut Command) -> Result<String, String> {
+    let output = command.output().map_err(|e| format!("{command:?}: {e}"))?;
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    if output.status.success() { Ok(said) } else { Err(format!("{command:?}: {said}")) }
+}
+
+/// Mounts that go when this does, the last first.
+#[derive(Default)]
+struct Mounts(Vec<PathBuf>);
+
+impl Mounts {
+    fn add(&mut self, at: &Path, mut mount: Command) -> Result<(), String> {
+        std::fs::create_dir_all(at).map_err(|e| e.to_string())?;
+        run(&mut mount)?;
+        self.0.push(at.to_owned());
+        Ok(())
+    }
+}
+
+impl Drop for Mounts {
+    fn drop(&mut self) {
+        for at in self.0.iter().rev() {
+            let _ = run(Command::new("umount").arg(at));
+        }
+    }
+}
+
+/// Mounts a stack of layer files, given bottom to top, the way anybody could; where the tree is then.
+fn mount(layers: &[PathBuf], work: &Path, mounts: &mut Mounts) -> Result<PathBuf, String> {
+    let mut lower = Vec::new();
+    for (number, layer) in layers.iter().enumerate() {
+        let image = work.join(format!("{number}.erofs"));
+        run(Command::new("zstd").args(["-q", "-d"]).arg(layer).arg("-o").arg(&image))?;
+        let at = work.join(number.to_string());
+        let mut command = Command::new("mount");
+        command.args(["-t", "erofs", "-o", "loop,ro"]).arg(&image).arg(&at);
+        mounts.add(&at, command)?;
+        lower.insert(0, number.to_string());
+    }
+    if let [_] = layers {
+        return Ok(work.join("0"));
+    }
+    let at = work.join("merged");
+    let options = format!("ro,redirect_dir=nofollow,metacopy=off,lowerdir={}", lower.join(":"));
+    let mut command = Command::new("mount");
+    command.current_dir(work).args(["-t", "overlay", "-o", &options, "overlay"]).arg(&at);
+    mounts.add(&at, command)?;
+    Ok(at)
+}
+
+/// Converts one case; the layer files of its stack, bottom to top, or why it was refused.
+fn converted(layout: &Path, store_dir: &Path) -> Result<Vec<PathBuf>, String> {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let refs = Refs::new(store::open(&format!("file://{}", store_dir.display())).unwrap());
+        let source = Source::Oci { directory: layout.to_owned(), reference: Some("case".to_owned()) };
+        let report = convert(&refs, &source, &Options::default()).await.map_err(|e| {
+            assert!(e.is_refusal(), "not a refusal: {e}");
+            assert!(
+                !store_dir.join("refs").exists() && !store_dir.join("layers").exists(),
+                "something was left behind"
+            );
+            e.to_string()
+        })?;
+        let top = report.images[0].layers.last().unwrap().chain_id.clone().unwrap();
+        let chain = refs.chain(&top.parse().unwrap()).await.unwrap().unwrap();
+        Ok(chain.stack.layers().iter().map(|entry| store_dir.join(layer_key(&entry.layer))).collect())
+    })
+}
+
+fn case(name: &str, layout: &Path, expect: &Path, checker: &Path) -> Result<(), String> {
+    let temp = tempfile::tempdir().unwrap();
+    let mut check = Command::new("python3");
+    check.arg(checker);
+    let mut mounts = Mounts::default();
+    match converted(layout, &temp.path().join("store")) {
+        Ok(layers) => {
+            let root = mount(&layers, temp.path(), &mut mounts)?;
+            check.arg(root).arg(expect).arg("--deep");
+        }
+        Err(refusal) => {
+            println!("{name}: refused: {refusal}");
+            let log = temp.path().join("log");
+            std::fs::write(&log, refusal).unwrap();
+            check.arg("--refused").arg(log).arg(expect);
+        }
+    }
+    run(&mut check).map(drop)
+}
+
+#[test]
+fn every_case_shows_the_right_tree_or_is_refused() {
+    let Some(corpus) = corpus() else { return println!("SKIPPED: needs the corpus of cases (LAMINA_CASES)") };
+    if !rustix::process::geteuid().is_root() {
+        return println!("SKIPPED: needs root to mount");
+    }
+    if ["python3", "zstd"].iter().any(|tool| run(Command::new(tool).arg("--version")).is_err()) {
+        return println!("SKIPPED: needs python3 and zstd");
+    }
+    let built = tempfile::tempdir().unwrap();
+    run(Command::new("python3").arg(corpus.join("build_cases.py")).arg(built.path())).unwrap();
+    let mut names: Vec<_> = std::fs::read_dir(built.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    names.sort();
+    let only = std::env::var_os("LAMINA_CASE");
+    let (mut passed, mut failures) = (0, Vec::new());
+    for name in names.iter().filter(|name| only.as_ref().is_none_or(|only| only == *name)) {
+        let name = name.to_str().unwrap();
+        let expect = corpus.join("expect").join(format!("{name}.json"));
+        match case(name, &built.path().join(name), &expect, &corpus.join("check_tree.py")) {
+            Ok(()) => passed += 1,
+            Err(why) => failures.push(format!("{name}: {why}")),
+        }
+    }
+    println!("{passed} cases passed, {} failed", failures.len());
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}

@@ -1,0 +1,164 @@
+//! Conversions from outside: small image layouts into stores in temporary directories.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use blobstore::refs::{Digest, Name, TagName};
+use converter::{Options, Platforms, Report, Source};
+use support::{Layout, Store, dir, file, link};
+
+fn layers(report: &Report) -> Vec<(&str, bool)> {
+    report.images[0].layers.iter().map(|layer| (layer.layer.as_str(), layer.reused)).collect()
+}
+
+#[tokio::test]
+async fn a_second_conversion_reuses_everything_and_changes_nothing() {
+    let layout = Layout::new();
+    layout.image(
+        &[&[dir("d", 7), file("d/a", b"one")], &[file("d/b", b"two")]],
+        "linux/amd64",
+        "docker.io/library/x:1",
+    );
+    let store = Store::new();
+    let first = store.convert(&layout.source(), &Options::default()).await.unwrap();
+    let files = store.files();
+    let second = store.convert(&layout.source(), &Options::default()).await.unwrap();
+    assert!(layers(&first).iter().all(|(_, reused)| !reused) && layers(&second).iter().all(|(_, reused)| *reused));
+    assert_eq!(files, store.files());
+    assert_eq!(first.name.as_deref(), Some("docker.io/library/x:1"));
+    let name: Name = "image:x:1".parse().unwrap();
+    let stack = store.refs.resolve(&name).await.unwrap();
+    assert_eq!(stack.layers()[1].layer.to_string(), layers(&first)[1].0);
+    assert_eq!(store.read(&stack.layers()[1], b"d/b"), b"two");
+}
+
+#[tokio::test]
+async fn layers_do_not_depend_on_threads_or_on_the_compression_of_the_source() {
+    let noise: Vec<u8> = (0..3_000_000u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    let entries: &[_] = &[file("big", &noise), file("a", b"small"), file("z", &noise[..5000])];
+    let (plain, gzip) = (Layout::new(), Layout::new().gzip());
+    let mut ids = Vec::new();
+    for (layout, jobs) in [(&plain, 1), (&gzip, 3)] {
+        layout.image(&[entries], "linux/amd64", "a");
+        let options = Options { jobs, ..Options::default() };
+        ids.push(layers(&Store::new().convert(&layout.source(), &options).await.unwrap())[0].0.to_owned());
+    }
+    assert_eq!(ids[0], ids[1]);
+}
+
+#[tokio::test]
+async fn a_layer_is_used_again_over_another_base_where_its_assumptions_hold() {
+    let store = Store::new();
+    let copy: &[_] = &[file("d/new", b"x")];
+    let mut top = Vec::new();
+    for (number, base) in [dir("d", 7), dir("d", 7), dir("d", 8)].into_iter().enumerate() {
+        let layout = Layout::new();
+        let other = file("other", number.to_string().as_bytes());
+        layout.image(&[&[base, other], copy], "linux/amd64", "a");
+        let report = store.convert(&layout.source(), &Options::default()).await.unwrap();
+        let (id, reused) = layers(&report)[1];
+        top.push((id.to_owned(), reused));
+    }
+    assert_eq!((top[0].1, top[1].1, top[2].1), (false, true, false));
+    assert_eq!(top[0].0, top[1].0);
+    assert_ne!(top[0].0, top[2].0);
+}
+
+#[tokio::test]
+async fn a_hard_link_copies_a_file_of_a_layer_that_only_the_store_has() {
+    let store = Store::new();
+    let noise: Vec<u8> = (0..400_000u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    let base: &[_] = &[file("a", b"1"), dir("d", 7), file("d/f", &noise)];
+    let layout = Layout::new();
+    layout.image(&[base], "linux/amd64", "a");
+    store.convert(&layout.source(), &Options::default()).await.unwrap();
+    let layout = Layout::new();
+    layout.image(&[base, &[link("g", "d/f")]], "linux/amd64", "a");
+    let report = store.convert(&layout.source(), &Options::default()).await.unwrap();
+    assert_eq!(layers(&report).iter().map(|(_, reused)| *reused).collect::<Vec<_>>(), [true, false]);
+    let top = store.top(&report).await;
+    assert!(store.read(&top, b"g") == noise && store.read(&top, b"d/f") == noise);
+}
+
+#[tokio::test]
+async fn a_refused_layer_leaves_nothing_behind_of_the_layers_below_it() {
+    let layout = Layout::new();
+    layout.image(&[&[file("a", b"1")], &[link("g", "no/such")]], "linux/amd64", "a");
+    let store = Store::new();
+    let error = store.convert(&layout.source(), &Options::default()).await.unwrap_err();
+    assert!(error.is_refusal(), "{error}");
+    assert_eq!(store.files(), [""; 0]);
+}
+
+#[tokio::test]
+async fn documents_that_disagree_are_refused() {
+    let store = Store::new();
+    for (find, put) in
+        [("\"diff_ids\":[\"sha256:", "\"diff_ids\":[\"sha256:0"), ("\"diff_ids\":[", "\"diff_ids\":[\"x\",")]
+    {
+        let layout = Layout::new().edit_config(find, put);
+        layout.image(&[&[file("a", b"1")]], "linux/amd64", "a");
+        let error = store.convert(&layout.source(), &Options::default()).await.unwrap_err();
+        assert!(error.is_refusal() && error.to_string().contains("diff_id"), "{error}");
+    }
+    let layout = Layout::new();
+    layout.image(&[&[file("a", b"1")]], "linux/amd64", "a");
+    layout.damage_manifest();
+    let error = store.convert(&layout.source(), &Options::default()).await.unwrap_err();
+    assert!(error.to_string().contains("mismatch"), "{error}");
+    assert_eq!(store.files(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_platform_is_chosen_from_an_index_and_all_of_them_on_request() {
+    let layout = Layout::new();
+    let arm = layout.manifest(&[&[file("arm", b"1")]], "linux/arm64");
+    let amd = layout.manifest(&[&[file("amd", b"1")]], "linux/amd64");
+    let attestation = layout.manifest(&[&[file("x", b"1")]], "unknown/unknown");
+    layout.index(&[(&arm, "linux/arm64"), (&amd, "linux/amd64"), (&attestation, "unknown/unknown")], "quay.io/a/b:1");
+    let store = Store::new();
+    let with = |platforms: &str| Options { platforms: platforms.parse().unwrap(), ..Options::default() };
+    let report = store.convert(&layout.source(), &with("linux/arm64")).await.unwrap();
+    assert_eq!(report.images.len(), 1);
+    assert_eq!(report.images[0].manifest.as_deref(), Some(arm.as_str()));
+    assert_eq!(store.read(&store.top(&report).await, b"arm"), b"1");
+    let report = store.convert(&layout.source(), &with("all")).await.unwrap();
+    assert_eq!(report.images.len(), 2);
+    assert!(store.convert(&layout.source(), &with("linux/s390x")).await.unwrap_err().is_refusal());
+    assert_eq!("linux/arm/v7".parse::<Platforms>().unwrap().to_owned(), with("linux/arm/v7").platforms);
+}
+
+#[tokio::test]
+async fn an_archive_gives_the_same_layers_as_its_directory() {
+    let layout = Layout::new().gzip();
+    layout.image(&[&[file("a", b"1")], &[file("b", b"2")]], "linux/amd64", "a");
+    let archive = layout.archive();
+    let ours = Store::new().convert(&layout.source(), &Options::default()).await.unwrap();
+    let source = Source::OciArchive { file: archive.path().to_owned(), reference: Some("a".to_owned()) };
+    let theirs = Store::new().convert(&source, &Options::default()).await.unwrap();
+    assert_eq!(layers(&ours), layers(&theirs));
+}
+
+#[tokio::test]
+async fn a_tar_and_a_directory_become_one_layer_each_under_a_tag() {
+    let store = Store::new();
+    let temp = tempfile::tempdir().unwrap();
+    std::fs::create_dir(temp.path().join("root")).unwrap();
+    std::fs::write(temp.path().join("root/a"), "from a directory").unwrap();
+    let tar = support::tar(&[file("a", b"from a tar")]);
+    std::fs::write(temp.path().join("x.tar"), &tar).unwrap();
+    let sources = [
+        (Source::Directory(temp.path().join("root")), "toolkit/dir:1", &b"from a directory"[..]),
+        (Source::Tar(Some(temp.path().join("x.tar"))), "base/team/tar:1", b"from a tar"),
+    ];
+    for (source, tag, text) in sources {
+        let tag: TagName = tag.parse().unwrap();
+        let options = Options { tag: Some(tag.clone()), ..Options::default() };
+        let report = store.convert(&source, &options).await.unwrap();
+        assert_eq!(report.tag.as_deref(), Some(tag.to_string().as_str()));
+        let stack = store.refs.tag(&tag).await.unwrap().unwrap().stack;
+        assert_eq!(store.read(&stack.layers()[0], b"a"), text);
+    }
+    assert!(store.refs.chain(&Digest::of(&tar)).await.unwrap().is_some());
+}
