@@ -181,7 +181,11 @@ fn percent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> {
     u8::try_from(value).ok().filter(|v| *v < 100).ok_or_else(|| serde::de::Error::custom("a percentage below 100"))
 }
 
-fn quantity<'de, D: Deserializer<'de>>(deserializer: D, units: &[(&str, u64)], expected: &str) -> Result<u64, D::Error> {
+fn quantity<'de, D: Deserializer<'de>>(
+    deserializer: D,
+    units: &[(&str, u64)],
+    expected: &str,
+) -> Result<u64, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Raw {

@@ -15,7 +15,7 @@ pub(crate) fn clean(config: &Config) -> Result<(), Error> {
     stack::forget_all(config);
     let mounts = info::mounts().map_err(Error::start)?;
     for mount in mounts.iter().rev().filter(|m| is_ours(m, config)) {
-        tracing::info!(target = %mount.target.display(), "unmounting what is left of an earlier run");
+        tracing::info!(target = %mount.target.display(), "unmounting");
         detach(&mount.target);
     }
     let _ = std::fs::remove_file(config.journal());

@@ -159,7 +159,9 @@ async fn finish_write(client: &mut ContentClient<Connection>, write: WriteConten
 
 fn failed(address: &str, what: &str, status: &Status) -> Failure {
     match super::is_no_daemon(status) {
-        true => Failure::failed(format!("no containerd answers at {address}: start it, or name its socket with --address")),
+        true => {
+            Failure::failed(format!("no containerd answers at {address}: start it, or name its socket with --address"))
+        }
         false => Failure::failed(format!("containerd at {address}: {what}: {}", status.message())),
     }
 }

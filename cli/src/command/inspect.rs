@@ -81,7 +81,10 @@ fn print(head: &Head, arguments: &Inspect) -> Result<(), Failure> {
     if arguments.chunks {
         for c in index.chunks() {
             let (entry, hash) = (c.entry, hex(&c.entry.hash));
-            output::line(format!("  {} @{} {} -> @{} {} {hash}", c.chunk, c.data_start, entry.data_len, c.file_offset, entry.stored_len));
+            output::line(format!(
+                "  {} @{} {} -> @{} {} {hash}",
+                c.chunk, c.data_start, entry.data_len, c.file_offset, entry.stored_len
+            ));
         }
     }
     if arguments.tree {

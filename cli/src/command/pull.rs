@@ -48,13 +48,14 @@ pub(super) async fn run(context: &Context, arguments: &Pull) -> Result<(), Failu
 }
 
 async fn plan(refs: &Refs, name: &ImageName, snapshotter: &str) -> Result<Plan, Failure> {
-    let missing = |what: &str| {
-        Failure::failed(format!("{name}: {what}; convert it first: lamina convert SOURCE --name {name}"))
-    };
+    let missing =
+        |what: &str| Failure::failed(format!("{name}: {what}; convert it first: lamina convert SOURCE --name {name}"));
     let because = |e: blobstore::refs::Error| Failure::because(name, &e);
     let top = match name.digest() {
         Some(digest) => *digest,
-        None => refs.image(name).await.map_err(because)?.ok_or_else(|| missing("the store has no image of this name"))?,
+        None => {
+            refs.image(name).await.map_err(because)?.ok_or_else(|| missing("the store has no image of this name"))?
+        }
     };
     let manifest = refs.choose_manifest(&top).await.map_err(because)?;
     let manifest = manifest.ok_or_else(|| missing("the store has no manifest of it"))?;
