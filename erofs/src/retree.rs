@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use crate::format::Dirent;
-use crate::read::{Image, Inode, ReadError};
+use crate::inode::Inode;
+use crate::read::{Image, ReadError};
 use crate::{Attributes, FileType, Kind, Node, NodeId, Tree, TreeError};
 
 /// How much larger than the metadata a tree may be, in bytes of what is copied into it. Shared xattrs can be used by many

@@ -4,7 +4,9 @@
 mod judge;
 mod sample;
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
+use std::process::Command;
 
 use erofs::Kind;
 use erofs_rs::EroFS;
@@ -12,15 +14,25 @@ use erofs_rs::backend::SliceImage;
 use judge::{Files, run, tool};
 use sample::{Sample, everything};
 
+/// What fsck.erofs says. Its exit status (1.5) is 0 also where it finds the checksum wrong.
+fn fsck(arguments: &[&OsStr]) -> String {
+    let output = Command::new("fsck.erofs").arg("-d9").args(arguments).output().unwrap();
+    String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+}
+
+fn is_clean(text: &str) -> bool {
+    text.contains("No errors found") && !text.contains("<E>")
+}
+
 #[test]
 fn fsck_accepts_the_stored_form_and_reads_all_data() {
     if tool("fsck.erofs") {
         let (sample, files) = (everything(), Files::new());
         let flat = files.flat(&sample);
-        let text = run("fsck.erofs", &[OsStr::new("-d3"), flat.as_os_str()]);
-        assert!(text.contains("No errors found"), "{text}");
-        let text = run("fsck.erofs", &[OsStr::new("--extract"), flat.as_os_str()]);
-        assert!(!text.contains("<E>") && text.contains("No errors found"), "{text}");
+        for arguments in [&[flat.as_os_str()][..], &[OsStr::new("--extract"), flat.as_os_str()]] {
+            let text = fsck(arguments);
+            assert!(is_clean(&text), "{text}");
+        }
     }
 }
 
@@ -30,8 +42,7 @@ fn fsck_refuses_an_image_with_a_flipped_superblock() {
         let (sample, files) = (everything(), Files::new());
         let mut metadata = sample.write().into_bytes();
         metadata[1024 + 36] ^= 1;
-        let path = files.put("broken", &[&metadata, &sample.data]);
-        assert!(!std::process::Command::new("fsck.erofs").arg(path).output().unwrap().status.success());
+        assert!(!is_clean(&fsck(&[files.put("broken", &[&metadata, &sample.data]).as_os_str()])));
     }
 }
 
@@ -45,10 +56,8 @@ fn dump_shows_the_superblock_as_it_was_meant() {
             line.split_once(": ").unwrap().1.trim().to_owned()
         };
         assert_eq!(field("Filesystem blocks"), sample.expect(&sample.write()).image_blocks.to_string());
-        assert_eq!(
-            field("Filesystem inode count"),
-            sample.tree.walk().map(|visit| visit.node).collect::<std::collections::HashSet<_>>().len().to_string()
-        );
+        let inodes: HashSet<_> = sample.tree.walk().map(|visit| visit.node).collect();
+        assert_eq!(field("Filesystem inode count"), inodes.len().to_string());
         assert_eq!(field("Filesystem UUID"), "6c616d69-6e61-2074-6573-742075756964");
         assert_eq!(field("Filesystem features"), "sb_csum mtime chunked_file");
     }

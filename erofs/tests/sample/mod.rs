@@ -1,5 +1,5 @@
 //! Images for tests: a tree together with the data space that its files lie in.
-#![allow(dead_code, clippy::unwrap_used, reason = "shared by several test crates, none of which uses all of it")]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "shared by several test crates, each using a part")]
 
 use std::collections::BTreeMap;
 
@@ -45,8 +45,11 @@ impl Sample {
     }
 
     pub fn file(&mut self, parent: NodeId, name: &str, attributes: Attributes, bytes: &[u8]) -> NodeId {
-        let start = self.store(bytes);
-        self.add(parent, name, attributes, Kind::File(Content::Plain { size: bytes.len() as u64, start }))
+        let content = match bytes {
+            [] => Content::EMPTY,
+            bytes => Content::Plain { size: bytes.len() as u64, start: self.store(bytes) },
+        };
+        self.add(parent, name, attributes, Kind::File(content))
     }
 
     /// A file that is zero but for the ranges given.
