@@ -1,6 +1,6 @@
 //! The gate: metadata that comes from outside is given to the kernel only after it was accepted here.
 //!
-//! Accepted is what [`crate::write`] may write, and nothing else that EROFS would allow: one superblock to the last field, the
+//! Accepted is what [`crate::write()`] may write, and nothing else that EROFS would allow: one superblock to the last field, the
 //! stored form, extended inodes of the layouts that belong to their file type, directories sorted and unique, a tree
 //! in which every directory has one name, link counts that are right, addresses inside of what they belong to. No
 //! byte of the metadata belongs to two things, and bytes that belong to nothing are zero; shared xattrs alone are named

@@ -6,11 +6,11 @@
 //! of regular files) follows it in the flat image, and is described by the one device slot of the superblock block, so
 //! that a kernel can be told to take it from another file.
 //!
-//! - [`Tree`] is what a writer is given; [`write`] makes [`Metadata`] of it. Equal trees give equal bytes.
+//! - [`Tree`] is what a writer is given; [`write()`] makes [`Metadata`] of it. Equal trees give equal bytes.
 //! - [`Image`] reads metadata bytes. It is safe on any bytes: it answers with errors and ends in bounded time.
-//! - [`check`] is the gate of metadata from outside: what it accepts may be given to the kernel.
+//! - [`check()`] is the gate of metadata from outside: what it accepts may be given to the kernel.
 //! - [`attach_device`] turns the stored (flat) form into the form that is mounted with `device=`.
-//! - [`dump`] lists an image as text.
+//! - [`dump()`] lists an image as text.
 //!
 //! The format itself is written down in [`mod@format`].
 

@@ -81,7 +81,7 @@ impl<'a> Image<'a> {
     /// Opens metadata: `first_data_block` blocks, no more, no less.
     ///
     /// # Errors
-    /// It is not EROFS, or not of the shape that [`crate::write`] makes.
+    /// It is not EROFS, or not of the shape that [`crate::write()`] makes.
     pub fn new(bytes: &'a [u8]) -> Result<Self, ReadError> {
         let superblock = Superblock::at(bytes, SUPERBLOCK_OFFSET as u64).ok_or(ReadError::NotErofs("too short"))?;
         if superblock.magic != MAGIC {

@@ -13,7 +13,7 @@ const BLOW_UP: u64 = 64;
 /// What a small image may use in any case.
 const ALLOWANCE: u64 = 16 << 20;
 
-/// Reads a whole image into a tree, hard links kept. [`crate::write`] of that tree gives the same image again, if the image was
+/// Reads a whole image into a tree, hard links kept. [`crate::write()`] of that tree gives the same image again, if the image was
 /// written so.
 ///
 /// # Errors
