@@ -291,7 +291,7 @@ impl State {
             (answer, fatal)
         });
         self.send((durability, job))?;
-        answered.await.map_err(|_| Error::internal("the snapshot database was closed before it answered"))?
+        answered.await.map_err(|_| Error::internal("the snapshot database could not take the change"))?
     }
 
     fn send(&self, job: Job) -> Result<()> {
@@ -338,12 +338,13 @@ fn write(file: &File, waiting: &mpsc::Receiver<Job>) {
     while let Ok(first) = waiting.recv() {
         let mut jobs = vec![first];
         jobs.extend(waiting.try_iter().take(BATCH - 1));
-        let mut answers = Vec::with_capacity(jobs.len());
+        let count = jobs.len();
+        let mut answers = Vec::with_capacity(count);
         let opened = if broken { file.reopen() } else { Ok(()) };
         let outcome = opened.and_then(|()| file.with(|db| apply(db, jobs, &mut answers)));
         broken = outcome.is_err();
         if let Err(error) = &outcome {
-            tracing::error!("changes of {} snapshots were not written: {error}", answers.len());
+            tracing::error!("{count} changes were not written: {error}");
         }
         for answer in answers {
             answer(outcome.clone());
@@ -390,4 +391,90 @@ fn scan(
 
 fn failed() -> String {
     "the snapshot database failed".into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Kind, Labels, Time, Usage};
+
+    fn record(parent: &str, dir: Option<u64>) -> Record {
+        let now = Time::now();
+        Record {
+            kind: Kind::Committed,
+            parent: parent.into(),
+            labels: Labels::new(),
+            created: now,
+            updated: now,
+            dir,
+            remote: None,
+            composed: Vec::new(),
+            usage: Usage::default(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_change_that_fails_leaves_no_trace_and_does_not_hold_up_the_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::open(&dir.path().join("db")).unwrap();
+        let (bad, good) = tokio::join!(
+            state.write(Durability::Now, |_| Err::<(), _>(Error::not_found("x"))),
+            state.write(Durability::Now, |tables| tables.insert("a", &record("", None))),
+        );
+        assert_eq!(bad.unwrap_err().kind, ErrorKind::NotFound);
+        good.unwrap();
+        let broken = state.write(Durability::Now, |tables| {
+            tables.insert("b", &record("", None))?;
+            Err::<(), _>(Error::internal("the disk failed half way"))
+        });
+        assert_eq!(broken.await.unwrap_err().kind, ErrorKind::Internal);
+        let reader = state.read().unwrap();
+        assert!(reader.get("a").unwrap().is_some() && reader.get("b").unwrap().is_none());
+        drop(reader);
+        state.write(Durability::Now, |tables| tables.insert("c", &record("", None))).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn numbers_are_never_given_twice_even_when_what_had_them_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("db");
+        let state = State::open(&path).unwrap();
+        let number = state.allocate();
+        let inserted = record("", Some(number));
+        let same = inserted.clone();
+        state.write(Durability::Now, move |tables| tables.insert("a", &inserted)).await.unwrap();
+        state.write(Durability::Now, move |tables| tables.delete("a", &same)).await.unwrap();
+        drop(state);
+        let state = State::open(&path).unwrap();
+        assert!(state.allocate() > number);
+        state.reserve(40);
+        assert_eq!(state.allocate(), 41);
+    }
+
+    #[tokio::test]
+    async fn children_follow_their_records() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::open(&dir.path().join("db")).unwrap();
+        let (parent, child) = (record("", None), record("p", None));
+        let change = move |tables: &mut Tables<'_>| {
+            tables.insert("p", &parent)?;
+            tables.insert("c", &child)?;
+            let before = tables.has_children("p")?;
+            tables.delete("c", &child)?;
+            Ok((before, tables.has_children("p")?))
+        };
+        assert_eq!(state.write(Durability::Later, change).await.unwrap(), (true, false));
+    }
+
+    #[test]
+    fn a_database_of_a_later_build_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("db");
+        let db = Database::create(&path).unwrap();
+        let transaction = db.begin_write().unwrap();
+        transaction.open_table(META).unwrap().insert("version", VERSION + 1).unwrap();
+        transaction.commit().unwrap();
+        drop(db);
+        assert!(State::open(&path).is_err_and(|error| error.to_string().contains("version")));
+    }
 }

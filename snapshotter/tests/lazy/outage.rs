@@ -81,3 +81,39 @@ async fn a_new_laminad_is_asked_again_and_an_absent_one_is_not_needed_for_what_i
     node.fake.unmount_all();
     assert_eq!(code(node.prepare("f", &one, &[]).await), Unavailable);
 }
+
+#[tokio::test]
+async fn a_full_disk_loses_nothing_and_when_there_is_room_again_all_works() {
+    use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+    let Some(mut node) = Node::start().await else { return };
+    node.stop_snapshotter().await;
+    let root = node.dir.path().join("root");
+    mount("tmpfs", &root, "tmpfs", MountFlags::empty(), Some(c"size=8m")).unwrap();
+    node.start_snapshotter().await;
+    node.prepare("a", "", &[]).await.unwrap();
+    node.commit("kept", "a").await.unwrap();
+    let ballast = root.join("ballast");
+    let filled = std::fs::write(&ballast, vec![1; 16 << 20]);
+    assert_eq!(filled.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+    // Its pages are used up at some time, then changes fail; what is there can be read all the while.
+    let mut failed = None;
+    for n in 0..20_000 {
+        if let Err(status) =
+            node.prepare(&format!("k{n}"), "kept", &[("containerd.io/snapshot/x", &"x".repeat(3000))]).await
+        {
+            failed = Some(status);
+            break;
+        }
+    }
+    let failed = failed.expect("the disk is full");
+    assert_eq!(failed.code(), tonic::Code::Internal, "{failed}");
+    assert_eq!(code(node.stat("kept").await), Fine);
+    std::fs::remove_file(&ballast).unwrap();
+    node.prepare("after", "kept", &[]).await.unwrap();
+    node.stop_snapshotter().await;
+    node.start_snapshotter().await;
+    assert_eq!(code(node.stat("kept").await), Fine);
+    assert_eq!(code(node.mounts("after").await), Fine);
+    node.stop_snapshotter().await;
+    unmount(&root, UnmountFlags::DETACH).unwrap();
+}
