@@ -58,6 +58,10 @@ impl Janitor {
         // In this order: what was set aside before the durable change below was removed before it, and stays so.
         let (_, removed) = self.dirs.present()?;
         self.state.write(Durability::Now, transitions::retire_layers).await?;
+        // A database that failed and was opened again has forgotten what was not durable: such a removal is undone too.
+        let named = named_dirs(&self.state)?;
+        let (undone, removed): (Vec<_>, Vec<_>) = removed.into_iter().partition(|dir| named.contains(dir));
+        undone.into_iter().try_for_each(|dir| self.dirs.restore(dir))?;
         let dirs = self.dirs.clone();
         off_thread(move || {
             dirs.delete_removed(&removed);
@@ -85,6 +89,16 @@ impl Janitor {
         }
         Ok(())
     }
+}
+
+/// The directories that snapshots name.
+fn named_dirs(state: &State) -> Result<HashSet<u64>> {
+    let mut named = HashSet::new();
+    state.read()?.scan(|_, record| {
+        named.extend(record.dir);
+        Ok(())
+    })?;
+    Ok(named)
 }
 
 /// Makes the directories fit the database, before anything is served.

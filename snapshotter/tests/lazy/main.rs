@@ -1,4 +1,4 @@
-//! The snapshotter with a laminad that knows some layers: chains without an unpack, composed stacks, outages. Run
+//! The snapshotter with a laminad that knows some layers: chains without an unpack, composed stacks, outages; and plain snapshots. Run
 //! through gRPC, with real mounts; the laminad is a fake (`fake.rs`).
 
 // Test code, which clippy does not see outside of #[test] functions.
@@ -8,4 +8,5 @@ mod compose;
 mod fake;
 mod node;
 mod outage;
+mod plain;
 mod remote;

@@ -113,8 +113,17 @@ impl Node {
         self.client.clone().mounts(request).await.map(|response| single(response.into_inner().mounts))
     }
 
+    pub(crate) fn client(&self) -> SnapshotsClient<Channel> {
+        self.client.clone()
+    }
+
     pub(crate) async fn commit(&self, name: &str, key: &str) -> Result<(), Status> {
-        let request = CommitSnapshotRequest { name: name.into(), key: key.into(), ..Default::default() };
+        self.commit_on(name, key, "").await
+    }
+
+    pub(crate) async fn commit_on(&self, name: &str, key: &str, parent: &str) -> Result<(), Status> {
+        let (name, key, parent) = (name.into(), key.into(), parent.into());
+        let request = CommitSnapshotRequest { name, key, parent, ..Default::default() };
         self.client.clone().commit(request).await.map(drop)
     }
 
