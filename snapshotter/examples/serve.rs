@@ -4,6 +4,7 @@ use std::path::Path;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let args: Vec<String> = std::env::args().skip(1).collect();
     let (socket, root, daemon) = match args.as_slice() {
         [socket, root] => (socket, root, "/nonexistent/laminad.sock"),

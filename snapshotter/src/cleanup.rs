@@ -58,6 +58,10 @@ impl Janitor {
         // In this order: what was set aside before the durable change below was removed before it, and stays so.
         let (_, removed) = self.dirs.present()?;
         self.state.write(Durability::Now, transitions::retire_layers).await?;
+        // A database that failed and was opened again has forgotten what was not durable: such a removal is undone too.
+        let named = named_dirs(&self.state)?;
+        let (undone, removed): (Vec<_>, Vec<_>) = removed.into_iter().partition(|dir| named.contains(dir));
+        undone.into_iter().try_for_each(|dir| self.dirs.restore(dir))?;
         let dirs = self.dirs.clone();
         off_thread(move || {
             dirs.delete_removed(&removed);
@@ -85,6 +89,16 @@ impl Janitor {
         }
         Ok(())
     }
+}
+
+/// The directories that snapshots name.
+fn named_dirs(state: &State) -> Result<HashSet<u64>> {
+    let mut named = HashSet::new();
+    state.read()?.scan(|_, record| {
+        named.extend(record.dir);
+        Ok(())
+    })?;
+    Ok(named)
 }
 
 /// Makes the directories fit the database, before anything is served.
@@ -120,4 +134,45 @@ pub(crate) async fn recover(state: &State, dirs: &Dirs) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Kind, Labels};
+    use crate::transitions::New;
+
+    /// A root with the snapshot "kept" in a directory of its own, whose number is returned.
+    async fn root() -> (tempfile::TempDir, Arc<State>, Dirs, u64) {
+        let root = tempfile::tempdir().unwrap();
+        let dirs = Dirs::open(root.path()).unwrap();
+        let state = Arc::new(State::open(&root.path().join("db")).unwrap());
+        let dir = state.allocate();
+        dirs.make_snapshot(dir, None).unwrap();
+        let (key, labels) = ("kept".to_owned(), Labels::new());
+        let new = New { key, parent: String::new(), kind: Kind::Active, labels, dir: Some(dir), composed: Vec::new() };
+        state.write(Durability::Now, |tables| transitions::create(tables, new, &[])).await.unwrap();
+        (root, state, dirs, dir)
+    }
+
+    #[tokio::test]
+    async fn a_directory_without_a_record_is_swept_and_its_number_is_not_given_again() {
+        let (_root, state, dirs, kept) = root().await;
+        dirs.make_snapshot(99, None).unwrap();
+        recover(&state, &dirs).await.unwrap();
+        assert_eq!(dirs.present().unwrap(), (vec![kept], vec![99]));
+        assert_eq!(state.allocate(), 100);
+        let janitor = Janitor::new(Arc::clone(&state), dirs.clone(), Daemon::new("/nonexistent".as_ref()));
+        janitor.clean().await.unwrap();
+        assert_eq!(dirs.present().unwrap(), (vec![kept], vec![]));
+    }
+
+    #[tokio::test]
+    async fn a_removal_that_a_power_cut_undid_gets_its_directory_back() {
+        let (_root, state, dirs, kept) = root().await;
+        std::fs::write(dirs.fs(kept).join("file"), "x").unwrap();
+        dirs.set_aside(kept).unwrap();
+        recover(&state, &dirs).await.unwrap();
+        assert_eq!(std::fs::read(dirs.fs(kept).join("file")).unwrap(), b"x");
+    }
 }

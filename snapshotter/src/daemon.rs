@@ -24,10 +24,12 @@ pub(crate) enum Failure {
     Unreachable(String),
 }
 
+type Client = control::DaemonClient<Channel>;
+
 /// laminad, if it runs.
 #[derive(Debug, Clone)]
 pub(crate) struct Daemon {
-    client: control::DaemonClient<Channel>,
+    client: Client,
 }
 
 impl Daemon {
@@ -39,8 +41,12 @@ impl Daemon {
     pub(crate) async fn resolve(&self, reference: &str, deadline: Duration) -> Result<Vec<Layer>, Failure> {
         let deadline_ms = u32::try_from(deadline.as_millis()).unwrap_or(u32::MAX);
         let request = v1::ResolveRequest { reference: reference.to_owned(), deadline_ms };
-        let mut client = self.client.clone();
-        let stack = within(deadline, client.resolve(request)).await?;
+        let stack = self
+            .call(deadline, |mut client| {
+                let request = request.clone();
+                async move { client.resolve(request).await }
+            })
+            .await?;
         if stack.layers.is_empty() {
             return Err(Failure::Failed(format!("it resolved {reference} to no layer at all")));
         }
@@ -52,35 +58,57 @@ impl Daemon {
         let Layer { id, head, size, format, generation, root_opaque } = layer.clone();
         let layer = v1::Layer { id, head, size, format, generation, root_opaque };
         let request = v1::AttachRequest { layer: Some(layer), target: target.display().to_string() };
-        let mut client = self.client.clone();
-        within(deadline, client.attach(request)).await.map(|_| ())
+        self.call(deadline, |mut client| {
+            let request = request.clone();
+            async move { client.attach(request).await }
+        })
+        .await
+        .map(|_| ())
     }
 
     /// Unmounts the targets that are mounted.
     pub(crate) async fn detach(&self, targets: Vec<String>, deadline: Duration) -> Result<(), Failure> {
-        let mut client = self.client.clone();
-        within(deadline, client.detach(v1::DetachRequest { targets })).await.map(|_| ())
+        let request = v1::DetachRequest { targets };
+        self.call(deadline, |mut client| {
+            let request = request.clone();
+            async move { client.detach(request).await }
+        })
+        .await
+        .map(|_| ())
+    }
+
+    /// Makes a call, and once more where the connection broke: one to a laminad that has ended is only noticed by using
+    /// it, and its successor listens already. All calls may be made twice.
+    async fn call<T, F>(&self, deadline: Duration, call: impl Fn(Client) -> F) -> Result<T, Failure>
+    where
+        F: Future<Output = Result<tonic::Response<T>, Status>>,
+    {
+        let twice = async {
+            match call(self.client.clone()).await {
+                Err(status) if is_unreachable(&status) => call(self.client.clone()).await,
+                other => other,
+            }
+        };
+        match tokio::time::timeout(deadline, twice).await {
+            Ok(Ok(response)) => Ok(response.into_inner()),
+            Ok(Err(status)) => Err(failure(&status)),
+            Err(_) => Err(Failure::Failed(format!("no answer within {} ms", deadline.as_millis()))),
+        }
     }
 }
 
-async fn within<T>(
-    deadline: Duration,
-    call: impl Future<Output = Result<tonic::Response<T>, Status>>,
-) -> Result<T, Failure> {
-    match tokio::time::timeout(deadline, call).await {
-        Ok(Ok(response)) => Ok(response.into_inner()),
-        Ok(Err(status)) => Err(failure(&status)),
-        Err(_) => Err(Failure::Failed(format!("no answer within {} ms", deadline.as_millis()))),
-    }
+/// A status that our own transport made has the transport's error as its cause; one that laminad sent has none.
+fn is_unreachable(status: &Status) -> bool {
+    std::error::Error::source(status).is_some()
 }
 
 fn failure(status: &Status) -> Failure {
-    // A status that our own transport made has the transport's error as its cause; one that laminad sent has none.
-    let cause = std::error::Error::source(status);
-    match cause.filter(|cause| cause.is::<tonic::transport::Error>()) {
-        Some(cause) => Failure::Unreachable(innermost(cause)),
-        None if status.code() == Code::NotFound => Failure::Absent(status.message().to_owned()),
-        None => Failure::Failed(format!("{} ({:?})", status.message(), status.code())),
+    if is_unreachable(status) {
+        return Failure::Unreachable(innermost(status));
+    }
+    match status.code() {
+        Code::NotFound => Failure::Absent(status.message().to_owned()),
+        code => Failure::Failed(format!("{} ({code:?})", status.message())),
     }
 }
 

@@ -13,7 +13,7 @@
 //! | `snapshots` | the order of steps of each request |
 //! | `remote`, `compose`, `attach`, `cleanup` | chains without an unpack; labels; mounting layers; deferred work |
 //! | `transitions` | the rules, over `state` |
-//! | `state`, `record` | the database |
+//! | `state`, `tables`, `record` | the database |
 //! | `daemon`, `dirs`, `mounts`, `filter`, `usage`, `socket` | laminad; directories; shapes of mounts; filters; sizes |
 //!
 //! What it leaves to others: the store, layer files, EROFS and FUSE are laminad's; mounting what is answered is
@@ -35,6 +35,7 @@ mod service;
 mod snapshots;
 mod socket;
 mod state;
+mod tables;
 mod transitions;
 mod usage;
 

@@ -11,7 +11,8 @@ use crate::filter::Filters;
 use crate::mounts::{self, Mount, Own};
 use crate::record::{Kind, Labels, Layer, Record, Usage};
 use crate::remote::Remote;
-use crate::state::{Durability, Read, State};
+use crate::state::{Durability, State};
+use crate::tables::{Read, Tables};
 use crate::transitions::{self, Commit, Lower, Lowers, New, TARGET};
 use crate::usage::{self, Walks, off_thread};
 use std::path::PathBuf;
@@ -75,7 +76,7 @@ impl Snapshots {
         }
         let Some(layers) = self.remote.stack(chain).await else { return Ok(()) };
         let (state, chain, request) = (Arc::clone(&self.state), chain.to_owned(), request.clone());
-        let change = move |tables: &mut crate::state::Tables<'_>| {
+        let change = move |tables: &mut Tables<'_>| {
             let Request { parent, labels, .. } = request;
             transitions::commit_remote(tables, &chain, &parent, labels, layers, || state.allocate())
         };
@@ -111,7 +112,7 @@ impl Snapshots {
         }
         let Request { key, parent, kind, labels } = request.clone();
         let new = New { key, parent, kind, labels, dir, composed: composed.to_vec() };
-        let change = move |tables: &mut crate::state::Tables<'_>| transitions::create(tables, new, &mounted);
+        let change = move |tables: &mut Tables<'_>| transitions::create(tables, new, &mounted);
         let written = self.state.write(Durability::Now, change).await;
         written.inspect_err(|_| dir.into_iter().for_each(|dir| self.abandon(dir)))?;
         Ok(self.mount(request.kind, dir, &paths))
@@ -156,7 +157,7 @@ impl Snapshots {
             return Ok(known);
         }
         let state = Arc::clone(&self.state);
-        let change = move |tables: &mut crate::state::Tables<'_>| {
+        let change = move |tables: &mut Tables<'_>| {
             transitions::assign(tables, &layers, || state.allocate())?;
             with_dirs(tables, &layers)?.ok_or_else(|| Error::internal("a layer got no directory"))
         };

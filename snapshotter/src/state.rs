@@ -18,21 +18,12 @@
 //! stays. redb then serves no more, so the file is opened again before the next change; its last commit is intact.
 
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::record::Record;
-use redb::{
-    Database, MultimapTableDefinition, ReadableDatabase, ReadableMultimapTable, ReadableTable, TableDefinition,
-    WriteTransaction,
-};
+use crate::tables::{Reader, Tables, failed};
+use redb::{Database, ReadableDatabase};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, mpsc};
 use tokio::sync::oneshot;
-
-const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
-const SNAPSHOTS: TableDefinition<&str, &[u8]> = TableDefinition::new("snapshots");
-const CHILDREN: MultimapTableDefinition<&str, &str> = MultimapTableDefinition::new("children");
-const LAYERS: TableDefinition<&str, u64> = TableDefinition::new("layers");
-const DETACHED: TableDefinition<u64, ()> = TableDefinition::new("detached");
 
 /// Raised when an older build must not touch the database.
 const VERSION: u64 = 1;
@@ -47,156 +38,6 @@ pub(crate) enum Durability {
     Now,
     /// With the next durable change. A power cut may undo it.
     Later,
-}
-
-/// Reading, inside a change or outside.
-pub(crate) trait Read {
-    fn get(&self, name: &str) -> Result<Option<Record>>;
-    fn layer_dir(&self, id: &str) -> Result<Option<u64>>;
-}
-
-/// What a change works on.
-pub(crate) struct Tables<'t> {
-    meta: redb::Table<'t, &'static str, u64>,
-    snapshots: redb::Table<'t, &'static str, &'static [u8]>,
-    children: redb::MultimapTable<'t, &'static str, &'static str>,
-    layers: redb::Table<'t, &'static str, u64>,
-    detached: redb::Table<'t, u64, ()>,
-}
-
-impl<'t> Tables<'t> {
-    fn open(transaction: &'t WriteTransaction) -> Result<Self> {
-        Ok(Self {
-            meta: transaction.open_table(META).context(failed)?,
-            snapshots: transaction.open_table(SNAPSHOTS).context(failed)?,
-            children: transaction.open_multimap_table(CHILDREN).context(failed)?,
-            layers: transaction.open_table(LAYERS).context(failed)?,
-            detached: transaction.open_table(DETACHED).context(failed)?,
-        })
-    }
-
-    /// Records a snapshot under a name that is free.
-    pub(crate) fn insert(&mut self, name: &str, record: &Record) -> Result<()> {
-        if !record.parent.is_empty() {
-            self.children.insert(record.parent.as_str(), name).context(failed)?;
-        }
-        if let Some(dir) = record.dir {
-            self.used(dir)?;
-        }
-        self.replace(name, record)
-    }
-
-    /// Writes a record anew, its parent and directory unchanged.
-    pub(crate) fn replace(&mut self, name: &str, record: &Record) -> Result<()> {
-        self.snapshots.insert(name, record.encode()?.as_slice()).context(failed)?;
-        Ok(())
-    }
-
-    /// Forgets a snapshot.
-    pub(crate) fn delete(&mut self, name: &str, record: &Record) -> Result<()> {
-        if !record.parent.is_empty() {
-            self.children.remove(record.parent.as_str(), name).context(failed)?;
-        }
-        self.snapshots.remove(name).context(failed)?;
-        Ok(())
-    }
-
-    pub(crate) fn has_children(&self, name: &str) -> Result<bool> {
-        Ok(!self.children.get(name).context(failed)?.is_empty())
-    }
-
-    /// Gives the layer `id` the directory number `dir`.
-    pub(crate) fn assign_layer(&mut self, id: &str, dir: u64) -> Result<()> {
-        self.layers.insert(id, dir).context(failed)?;
-        self.used(dir)
-    }
-
-    /// Takes the directory away from the layers that `keep` refuses; they wait in `detached` from now on.
-    pub(crate) fn retire_layers(&mut self, keep: impl Fn(&str) -> bool) -> Result<()> {
-        let mut retired = Vec::new();
-        for row in self.layers.iter().context(failed)? {
-            let (id, dir) = row.context(failed)?;
-            if !keep(id.value()) {
-                retired.push((id.value().to_owned(), dir.value()));
-            }
-        }
-        for (id, dir) in retired {
-            self.layers.remove(id.as_str()).context(failed)?;
-            self.detached.insert(dir, ()).context(failed)?;
-        }
-        Ok(())
-    }
-
-    /// A layer directory that no table knows waits for its end too.
-    pub(crate) fn detach(&mut self, dir: u64) -> Result<()> {
-        self.detached.insert(dir, ()).context(failed)?;
-        Ok(())
-    }
-
-    /// The directory of a retired layer is gone.
-    pub(crate) fn forget_detached(&mut self, dir: u64) -> Result<()> {
-        self.detached.remove(dir).context(failed)?;
-        Ok(())
-    }
-
-    /// Calls `each` with every snapshot, in the order of their names.
-    pub(crate) fn scan(&self, each: impl FnMut(&str, Record) -> Result<()>) -> Result<()> {
-        scan(&self.snapshots, each)
-    }
-
-    fn used(&mut self, dir: u64) -> Result<()> {
-        let highest = self.meta.get("sequence").context(failed)?.map_or(0, |value| value.value());
-        if dir > highest {
-            self.meta.insert("sequence", dir).context(failed)?;
-        }
-        Ok(())
-    }
-}
-
-impl Read for Tables<'_> {
-    fn get(&self, name: &str) -> Result<Option<Record>> {
-        get(&self.snapshots, name)
-    }
-
-    fn layer_dir(&self, id: &str) -> Result<Option<u64>> {
-        Ok(self.layers.get(id).context(failed)?.map(|dir| dir.value()))
-    }
-}
-
-/// The last committed state, held as long as this lives.
-pub(crate) struct Reader {
-    snapshots: redb::ReadOnlyTable<&'static str, &'static [u8]>,
-    layers: redb::ReadOnlyTable<&'static str, u64>,
-    detached: redb::ReadOnlyTable<u64, ()>,
-}
-
-impl Reader {
-    /// Calls `each` with every snapshot, in the order of their names.
-    pub(crate) fn scan(&self, each: impl FnMut(&str, Record) -> Result<()>) -> Result<()> {
-        scan(&self.snapshots, each)
-    }
-
-    /// Every layer that has a directory: (id, number).
-    pub(crate) fn layers(&self) -> Result<Vec<(String, u64)>> {
-        let rows = self.layers.iter().context(failed)?;
-        rows.map(|row| row.map(|(id, dir)| (id.value().to_owned(), dir.value())).context(failed)).collect()
-    }
-
-    /// The directories that wait for their end.
-    pub(crate) fn detached(&self) -> Result<Vec<u64>> {
-        let rows = self.detached.iter().context(failed)?;
-        rows.map(|row| row.map(|(dir, _)| dir.value()).context(failed)).collect()
-    }
-}
-
-impl Read for Reader {
-    fn get(&self, name: &str) -> Result<Option<Record>> {
-        get(&self.snapshots, name)
-    }
-
-    fn layer_dir(&self, id: &str) -> Result<Option<u64>> {
-        Ok(self.layers.get(id).context(failed)?.map(|dir| dir.value()))
-    }
 }
 
 /// Applies a change. Returned: who is told of the transaction's outcome, and why the transaction must not be
@@ -267,12 +108,7 @@ impl State {
     }
 
     pub(crate) fn read(&self) -> Result<Reader> {
-        let transaction = self.file.with(|db| db.begin_read().context(failed))?;
-        Ok(Reader {
-            snapshots: transaction.open_table(SNAPSHOTS).context(failed)?,
-            layers: transaction.open_table(LAYERS).context(failed)?,
-            detached: transaction.open_table(DETACHED).context(failed)?,
-        })
+        Reader::open(&self.file.with(|db| db.begin_read().context(failed))?)
     }
 
     /// Makes one change. It happens even if the caller stops waiting.
@@ -291,7 +127,7 @@ impl State {
             (answer, fatal)
         });
         self.send((durability, job))?;
-        answered.await.map_err(|_| Error::internal("the snapshot database was closed before it answered"))?
+        answered.await.map_err(|_| Error::internal("the snapshot database could not take the change"))?
     }
 
     fn send(&self, job: Job) -> Result<()> {
@@ -315,18 +151,12 @@ fn initialise(db: &Database, path: &Path) -> Result<u64> {
     let transaction = db.begin_write().context(failed)?;
     let sequence = {
         let mut tables = Tables::open(&transaction)?;
-        let version = tables.meta.get("version").context(failed)?.map(|value| value.value());
-        match version {
-            Some(VERSION) => {}
-            Some(version) => {
-                let path = path.display();
-                return Err(Error::internal(format!("{path} has version {version}; this build knows {VERSION}")));
-            }
-            None => {
-                tables.meta.insert("version", VERSION).context(failed)?;
-            }
+        let version = tables.version(VERSION)?;
+        if version != VERSION {
+            let path = path.display();
+            return Err(Error::internal(format!("{path} has version {version}; this build knows {VERSION}")));
         }
-        tables.meta.get("sequence").context(failed)?.map_or(0, |value| value.value())
+        tables.sequence()?
     };
     transaction.commit().context(failed)?;
     Ok(sequence)
@@ -338,12 +168,13 @@ fn write(file: &File, waiting: &mpsc::Receiver<Job>) {
     while let Ok(first) = waiting.recv() {
         let mut jobs = vec![first];
         jobs.extend(waiting.try_iter().take(BATCH - 1));
-        let mut answers = Vec::with_capacity(jobs.len());
+        let count = jobs.len();
+        let mut answers = Vec::with_capacity(count);
         let opened = if broken { file.reopen() } else { Ok(()) };
         let outcome = opened.and_then(|()| file.with(|db| apply(db, jobs, &mut answers)));
         broken = outcome.is_err();
         if let Err(error) = &outcome {
-            tracing::error!("changes of {} snapshots were not written: {error}", answers.len());
+            tracing::error!("{count} changes were not written: {error}");
         }
         for answer in answers {
             answer(outcome.clone());
@@ -372,22 +203,89 @@ fn apply(db: &Database, jobs: Vec<Job>, answers: &mut Vec<Answer>) -> Result<()>
     }
 }
 
-fn get(table: &impl ReadableTable<&'static str, &'static [u8]>, name: &str) -> Result<Option<Record>> {
-    let value = table.get(name).context(failed)?;
-    value.map(|bytes| Record::decode(name, bytes.value())).transpose()
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Kind, Labels, Record, Time, Usage};
+    use crate::tables::Read;
 
-fn scan(
-    table: &impl ReadableTable<&'static str, &'static [u8]>,
-    mut each: impl FnMut(&str, Record) -> Result<()>,
-) -> Result<()> {
-    for row in table.iter().context(failed)? {
-        let (name, bytes) = row.context(failed)?;
-        each(name.value(), Record::decode(name.value(), bytes.value())?)?;
+    fn record(parent: &str, dir: Option<u64>) -> Record {
+        let now = Time::now();
+        Record {
+            kind: Kind::Committed,
+            parent: parent.into(),
+            labels: Labels::new(),
+            created: now,
+            updated: now,
+            dir,
+            remote: None,
+            composed: Vec::new(),
+            usage: Usage::default(),
+        }
     }
-    Ok(())
-}
 
-fn failed() -> String {
-    "the snapshot database failed".into()
+    #[tokio::test]
+    async fn a_change_that_fails_leaves_no_trace_and_does_not_hold_up_the_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::open(&dir.path().join("db")).unwrap();
+        let (bad, good) = tokio::join!(
+            state.write(Durability::Now, |_| Err::<(), _>(Error::not_found("x"))),
+            state.write(Durability::Now, |tables| tables.insert("a", &record("", None))),
+        );
+        assert_eq!(bad.unwrap_err().kind, ErrorKind::NotFound);
+        good.unwrap();
+        let broken = state.write(Durability::Now, |tables| {
+            tables.insert("b", &record("", None))?;
+            Err::<(), _>(Error::internal("the disk failed half way"))
+        });
+        assert_eq!(broken.await.unwrap_err().kind, ErrorKind::Internal);
+        let reader = state.read().unwrap();
+        assert!(reader.get("a").unwrap().is_some() && reader.get("b").unwrap().is_none());
+        drop(reader);
+        state.write(Durability::Now, |tables| tables.insert("c", &record("", None))).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn numbers_are_never_given_twice_even_when_what_had_them_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("db");
+        let state = State::open(&path).unwrap();
+        let number = state.allocate();
+        let inserted = record("", Some(number));
+        let same = inserted.clone();
+        state.write(Durability::Now, move |tables| tables.insert("a", &inserted)).await.unwrap();
+        state.write(Durability::Now, move |tables| tables.delete("a", &same)).await.unwrap();
+        drop(state);
+        let state = State::open(&path).unwrap();
+        assert!(state.allocate() > number);
+        state.reserve(40);
+        assert_eq!(state.allocate(), 41);
+    }
+
+    #[tokio::test]
+    async fn children_follow_their_records() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::open(&dir.path().join("db")).unwrap();
+        let (parent, child) = (record("", None), record("p", None));
+        let change = move |tables: &mut Tables<'_>| {
+            tables.insert("p", &parent)?;
+            tables.insert("c", &child)?;
+            let before = tables.has_children("p")?;
+            tables.delete("c", &child)?;
+            Ok((before, tables.has_children("p")?))
+        };
+        assert_eq!(state.write(Durability::Later, change).await.unwrap(), (true, false));
+    }
+
+    #[test]
+    fn a_database_of_a_later_build_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("db");
+        let db = Database::create(&path).unwrap();
+        let transaction = db.begin_write().unwrap();
+        Tables::open(&transaction).unwrap().version(VERSION + 1).unwrap();
+        transaction.commit().unwrap();
+        drop(db);
+        assert!(State::open(&path).is_err_and(|error| error.to_string().contains("version")));
+    }
 }

@@ -6,7 +6,7 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::{Kind, Labels, Layer, Record, Time, Usage};
-use crate::state::{Read, Tables};
+use crate::tables::{Read, Tables};
 use std::collections::HashSet;
 
 /// Names, as in `containerd.io/snapshot.ref=<chain id>`, the snapshot that an unpack is to make.
