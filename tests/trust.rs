@@ -176,7 +176,7 @@ fn a_layer_with_an_unknown_section_that_must_be_understood_is_a_clear_error_at_m
     fs::write(&file, strange).unwrap();
     node.start_daemon();
     let target = node.new_dir("mnt");
-    let error = node.fail(1, &["mount", &format!("layer:{id}"), target.to_str().unwrap()]);
+    let error = node.fail(3, &["mount", &format!("layer:{id}"), target.to_str().unwrap()]);
     assert!(error.contains(&id) && error.contains("section"), "{error}");
 }
 

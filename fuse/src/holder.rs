@@ -192,7 +192,8 @@ impl<'a> Holder<'a> {
     async fn wait_before_next(&mut self) -> bool {
         let now = Instant::now();
         let abort_at = *self.abort_at.get_or_insert(now + self.config.successor_deadline);
-        let pause = self.pause.min(abort_at.saturating_duration_since(now));
+        // A worker must have time left to become ready in.
+        let pause = self.pause.min(abort_at.saturating_duration_since(now) / 2);
         self.pause = (self.pause * 2).clamp(Duration::from_millis(100), LONGEST_PAUSE);
         tokio::select! {
             () = tokio::time::sleep(pause) => false,
@@ -210,9 +211,11 @@ impl<'a> Holder<'a> {
             connection::open(&self.config.devices()).map_err(|e| Error::path(&self.config.devices(), e))?;
         self.initialised = false;
         self.abort_at = None;
+        self.pause = Duration::ZERO;
         Ok(())
     }
 
+    /// Ends the connection. Where the control file system is not mounted, closing our descriptor does it a little later.
     fn abort(&self) -> Result<(), Error> {
         let mounts = info::mounts().map_err(Error::start)?;
         let Some(line) = info::at(&mounts, &self.config.devices()) else { return Ok(()) };
