@@ -182,7 +182,7 @@ impl<'a> Session<'a> {
                 Some(entry) => self.reused(entry, layer, chain_id),
                 None => {
                     let started = Instant::now();
-                    let input = Input::Tar(blobs.blob(&layer.digest)?, Some(layer.clone()));
+                    let input = Input::Tar(blobs.blob(&layer.digest).map_err(named)?, Some(layer.clone()));
                     let made;
                     (made, below) = self.build(input, below).await.map_err(named)?;
                     self.made(made, Some(layer), Some(chain_id), started)

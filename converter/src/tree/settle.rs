@@ -37,14 +37,25 @@ enum Lower {
     Node(Id),
 }
 
-/// A path on the way down.
-struct Visit {
+/// A path on the way down: its last name, and the visit of its parent.
+struct Visit<'a> {
     slot: Slot,
-    path: TreePath,
+    name: &'a [u8],
     parent: usize,
     lower: Lower,
     /// Whether anything must stand here in the layer.
     effective: bool,
+}
+
+/// The path of a visit. It is put together when it is needed: millions of them would fill the memory.
+fn path_of(visits: &[Visit<'_>], mut number: usize) -> TreePath {
+    let mut parts = Vec::new();
+    while number != 0 {
+        parts.push(visits[number].name.to_vec());
+        number = visits[number].parent;
+    }
+    parts.reverse();
+    TreePath::from(parts)
 }
 
 impl Path {
@@ -78,25 +89,24 @@ impl Upper {
         let mut visits = self.downwards(below);
         self.upwards(&mut visits, below);
         let mut build = Build::new(&self, below, &visits)?;
-        for (number, visit) in visits.iter().enumerate().skip(1) {
-            build.visit(number).map_err(|e| e.at(&visit.path.to_bytes()))?;
+        for number in 1..build.visits.len() {
+            build.visit(number).map_err(|e| e.at(&path_of(build.visits, number).to_bytes()))?;
         }
         let Build { tree, contents, assumes: found, .. } = build;
         assumes.extend(found);
         Ok(Settled { tree, contents, root_opaque: self.slots[0].opaque, assumes, warnings: self.warnings })
     }
 
-    fn downwards(&self, below: &Merged) -> Vec<Visit> {
+    fn downwards(&self, below: &Merged) -> Vec<Visit<'_>> {
         let lower = below.root().map_or(Lower::Absent, Lower::Node);
-        let mut visits = vec![Visit { slot: 0, path: TreePath::default(), parent: 0, lower, effective: true }];
+        let mut visits = vec![Visit { slot: 0, name: b"", parent: 0, lower, effective: true }];
         let mut next = 0;
         while next < visits.len() {
             let Visit { slot, lower, .. } = visits[next];
             let inside = self.slots[slot].inside(lower, below);
             for (name, &slot) in &self.slots[slot].children {
-                let path = visits[next].path.join(name);
                 let lower = step(inside, name, below);
-                visits.push(Visit { slot, path, parent: next, lower, effective: false });
+                visits.push(Visit { slot, name, parent: next, lower, effective: false });
             }
             next += 1;
         }
@@ -104,7 +114,7 @@ impl Upper {
     }
 
     /// A path has to stand in the layer if it has an entry, hides something, or one below it has to.
-    fn upwards(&self, visits: &mut [Visit], below: &Merged) {
+    fn upwards(&self, visits: &mut [Visit<'_>], below: &Merged) {
         for number in (1..visits.len()).rev() {
             let visit = &visits[number];
             let path = &self.slots[visit.slot];
@@ -224,7 +234,7 @@ fn unresolved() -> Error {
 struct Build<'a> {
     upper: &'a Upper,
     below: &'a Merged,
-    visits: &'a [Visit],
+    visits: &'a [Visit<'a>],
     tree: Tree,
     /// Node of each directory that was visited.
     directories: Vec<NodeId>,
@@ -234,7 +244,7 @@ struct Build<'a> {
 }
 
 impl<'a> Build<'a> {
-    fn new(upper: &'a Upper, below: &'a Merged, visits: &'a [Visit]) -> Result<Self> {
+    fn new(upper: &'a Upper, below: &'a Merged, visits: &'a [Visit<'a>]) -> Result<Self> {
         let mut build = Self {
             upper,
             below,
@@ -247,9 +257,9 @@ impl<'a> Build<'a> {
         };
         let root = match (&upper.slots[0].says, below.root()) {
             (Says::Directory(attributes), _) => attributes.clone(),
-            (_, Some(id)) => build.inherit(&TreePath::default(), id),
+            (_, Some(id)) => build.inherit(0, id),
             (_, None) => {
-                build.assume(&TreePath::default(), Found::Directory(default_directory()));
+                build.assume(0, Found::Directory(default_directory()));
                 default_directory()
             }
         };
@@ -258,64 +268,63 @@ impl<'a> Build<'a> {
     }
 
     fn visit(&mut self, number: usize) -> Result<()> {
-        let visit = &self.visits[number];
-        let path = &self.upper.slots[visit.slot];
+        let path = &self.upper.slots[self.visits[number].slot];
         match &path.says {
-            Says::Nothing if path.whiteout => self.whiteout(visit),
-            Says::Nothing if !visit.effective => {
+            Says::Nothing if path.whiteout => self.whiteout(number),
+            Says::Nothing if !self.visits[number].effective => {
                 if path.opaque {
-                    self.no_directory(visit);
+                    self.no_directory(number);
                 }
                 Ok(())
             }
             Says::Nothing | Says::Implied => {
-                let attributes = self.implied(visit, path)?;
+                let attributes = self.implied(number, path)?;
                 self.directory(number, attributes)
             }
             Says::Directory(attributes) => self.directory(number, attributes.clone()),
-            Says::Inode(inode) if self.upper.inodes[*inode].kind == Kind::Char(0, 0) => self.whiteout(visit),
-            Says::Inode(inode) => self.inode(visit, *inode),
+            Says::Inode(inode) if self.upper.inodes[*inode].kind == Kind::Char(0, 0) => self.whiteout(number),
+            Says::Inode(inode) => self.inode(number, *inode),
             Says::Link(_) => Err(unresolved()),
         }
     }
 
     /// Keeps a whiteout where it hides something.
-    fn whiteout(&mut self, visit: &Visit) -> Result<()> {
-        match visit.lower {
+    fn whiteout(&mut self, number: usize) -> Result<()> {
+        match self.visits[number].lower {
             Lower::Hidden => Ok(()),
             Lower::Absent => {
-                self.assume(&visit.path, Found::Nothing);
+                self.assume(number, Found::Nothing);
                 Ok(())
             }
             Lower::Node(_) => {
-                self.assume(&visit.path, Found::Something);
-                self.add(visit, Attributes::default(), Kind::Char(0, 0)).map(drop)
+                self.assume(number, Found::Something);
+                self.add(number, Attributes::default(), Kind::Char(0, 0)).map(drop)
             }
         }
     }
 
     /// The attributes of a directory without an entry.
-    fn implied(&mut self, visit: &Visit, path: &Path) -> Result<Attributes> {
-        match visit.lower {
+    fn implied(&mut self, number: usize, path: &Path) -> Result<Attributes> {
+        match self.visits[number].lower {
             Lower::Node(id) if !path.whiteout && !path.fresh => match self.below.node(id).kind {
-                Kind::Directory => Ok(self.inherit(&visit.path, id)),
-                Kind::Symlink(_) => Err(through_symlink(visit.path.parts())),
+                Kind::Directory => Ok(self.inherit(number, id)),
+                Kind::Symlink(_) => Err(through_symlink(path_of(self.visits, number).parts())),
                 _ => {
-                    self.no_directory(visit);
+                    self.no_directory(number);
                     Ok(default_directory())
                 }
             },
             _ if path.whiteout || path.fresh => Ok(default_directory()),
             _ => {
-                self.no_directory(visit);
+                self.no_directory(number);
                 Ok(default_directory())
             }
         }
     }
 
-    fn inherit(&mut self, path: &TreePath, id: Id) -> Attributes {
+    fn inherit(&mut self, number: usize, id: Id) -> Attributes {
         let attributes = without_time(&self.below.node(id).attributes);
-        self.assume(path, Found::Directory(attributes.clone()));
+        self.assume(number, Found::Directory(attributes.clone()));
         attributes
     }
 
@@ -326,47 +335,48 @@ impl<'a> Build<'a> {
             match visit.lower {
                 Lower::Node(id) if self.below.node(id).kind == Kind::Directory => {
                     let lower = without_time(&self.below.node(id).attributes);
-                    self.assume(&visit.path, Found::Directory(lower));
+                    self.assume(number, Found::Directory(lower));
                     attributes.xattrs.insert(OPAQUE.to_vec(), b"y".to_vec());
                 }
-                _ => self.no_directory(visit),
+                _ => self.no_directory(number),
             }
         }
-        self.directories[number] = self.add(visit, attributes, Kind::Directory)?;
+        self.directories[number] = self.add(number, attributes, Kind::Directory)?;
         Ok(())
     }
 
-    fn inode(&mut self, visit: &Visit, number: usize) -> Result<()> {
-        if let Some(&node) = self.inodes.get(&number) {
-            let (parent, name) = self.place(visit);
+    fn inode(&mut self, number: usize, inode: usize) -> Result<()> {
+        if let Some(&node) = self.inodes.get(&inode) {
+            let (parent, name) = self.place(number);
             return self.tree.link(parent, name, node).map_err(|e| Error::refused(e.to_string()));
         }
-        let inode = &self.upper.inodes[number];
-        let node = self.add(visit, inode.attributes.clone(), inode.kind.clone())?;
-        self.inodes.insert(number, node);
-        self.contents.extend(inode.contents.iter().map(|contents| (node, contents.clone())));
+        let Inode { attributes, kind, contents } = &self.upper.inodes[inode];
+        let node = self.add(number, attributes.clone(), kind.clone())?;
+        self.inodes.insert(inode, node);
+        self.contents.extend(contents.iter().map(|contents| (node, contents.clone())));
         Ok(())
     }
 
-    fn add(&mut self, visit: &Visit, attributes: Attributes, kind: Kind) -> Result<NodeId> {
-        let (parent, name) = self.place(visit);
+    fn add(&mut self, number: usize, attributes: Attributes, kind: Kind) -> Result<NodeId> {
+        let (parent, name) = self.place(number);
         self.tree.add(parent, name, Node { attributes, kind }).map_err(|e| Error::refused(e.to_string()))
     }
 
-    fn place<'v>(&self, visit: &'v Visit) -> (NodeId, &'v [u8]) {
-        (self.directories[visit.parent], visit.path.parts().last().map_or(&[][..], Vec::as_slice))
+    fn place(&self, number: usize) -> (NodeId, &'a [u8]) {
+        let visit = &self.visits[number];
+        (self.directories[visit.parent], visit.name)
     }
 
     /// Notes that the tree below has no directory at a path.
-    fn no_directory(&mut self, visit: &Visit) {
-        match visit.lower {
+    fn no_directory(&mut self, number: usize) {
+        match self.visits[number].lower {
             Lower::Hidden => {}
-            Lower::Absent => self.assume(&visit.path, Found::Nothing),
-            Lower::Node(_) => self.assume(&visit.path, Found::NoDirectory),
+            Lower::Absent => self.assume(number, Found::Nothing),
+            Lower::Node(_) => self.assume(number, Found::NoDirectory),
         }
     }
 
-    fn assume(&mut self, path: &TreePath, found: Found) {
-        self.assumes.push(Assumption { path: path.clone(), found });
+    fn assume(&mut self, number: usize, found: Found) {
+        self.assumes.push(Assumption { path: path_of(self.visits, number), found });
     }
 }
