@@ -162,3 +162,30 @@ async fn a_tar_and_a_directory_become_one_layer_each_under_a_tag() {
     }
     assert!(store.refs.chain(&Digest::of(&tar)).await.unwrap().is_some());
 }
+
+#[tokio::test]
+async fn a_comparison_finds_nothing_after_a_conversion_and_a_wrong_stack_by_name() {
+    let store = Store::new();
+    let options = Options { platforms: "linux/amd64".parse().unwrap(), ..Options::default() };
+    let layout = Layout::new();
+    layout.image(&[&[dir("d", 7), file("d/f", b"1"), link("g", "d/f")], &[file("d/h", b"2")]], "linux/amd64", "a");
+    let error = converter::compare(&store.refs, &layout.source(), &options).await.unwrap_err();
+    assert!(!error.is_refusal() && error.to_string().contains("not converted"), "{error}");
+    let report = store.convert(&layout.source(), &options).await.unwrap();
+    let found = converter::compare(&store.refs, &layout.source(), &options).await.unwrap();
+    assert_eq!((found.layers, found.names, found.count), (2, 5, 0), "{found:?}");
+
+    let other = Layout::new();
+    other.image(&[&[dir("d", 8), file("d/f", b"2"), file("g", b"1"), file("x", b"")]], "linux/amd64", "a");
+    let theirs = store.convert(&other.source(), &options).await.unwrap();
+    let wrong =
+        store.refs.chain(&theirs.images[0].layers[0].chain_id.as_ref().unwrap().parse().unwrap()).await.unwrap();
+    let chain_id = report.images[0].layers[1].chain_id.as_ref().unwrap().parse().unwrap();
+    let wrong = blobstore::refs::Chain { chain_id, stack: wrong.unwrap().stack };
+    store.refs.replace_chain(&wrong).await.unwrap();
+    let found = converter::compare(&store.refs, &layout.source(), &options).await.unwrap();
+    let text = found.differences.join("\n");
+    for part in ["/x: is not in the source", "/d/h: is missing", "/d: attributes", "/d/f: its contents differ"] {
+        assert!(text.contains(part), "{text}");
+    }
+}

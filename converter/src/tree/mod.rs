@@ -21,7 +21,7 @@ mod upper;
 mod xattr;
 
 pub use assume::{Assumption, Found};
-pub use merged::{Below, Merged, OPAQUE};
+pub use merged::{Below, Id as NodeId, Merged, Node, OPAQUE};
 pub use settle::Settled;
 pub use upper::{Contents, Meaning, Upper};
 pub use xattr::{Xattrs, keep_possible};
