@@ -27,4 +27,6 @@ pub use upper::{Contents, Meaning, Upper};
 pub use xattr::{Xattrs, keep_possible};
 
 #[cfg(test)]
+mod model_tests;
+#[cfg(test)]
 mod tests;
