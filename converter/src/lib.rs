@@ -11,6 +11,7 @@
 //! ([`Error::Refused`]) and nothing is written. This crate knows OCI, tar and overlayfs's layers; what an EROFS image and
 //! a layer file look like is known to `erofs` and `blobstore`.
 
+mod assume;
 mod below;
 mod build;
 pub mod compare;

@@ -5,16 +5,16 @@
 //! before all of the source was converted, so a refused source leaves nothing behind. Then layers are uploaded, then
 //! diff and chain references written bottom up, then documents, manifest, image name and tag.
 
+use crate::assume::{assume, holds};
 use crate::below::{self, Below};
 use crate::build::{self, Input, Made, Settings};
 use crate::error::{Error, Result};
 use crate::report::{ImageReport, LayerReport, Report};
 use crate::source::{Blobs, Image, Images, LayerBlob, Platforms, Source, open_layout};
-use crate::tree::{Assumption, Found};
 use blobstore::layer::{WRITER_GENERATION, format};
 use blobstore::refs::{
-    Assume, Assumed, Attributes, Candidate, ChainLayer, Digest, ImageName, ManifestChain, ManifestDoc, Refs, Stack,
-    StackEntry, Tag, TagName, layer_key,
+    Candidate, ChainLayer, Digest, ImageName, ManifestChain, ManifestDoc, Refs, Stack, StackEntry, Tag, TagName,
+    layer_key,
 };
 use blobstore::store::{FileStore, Store, StoreError};
 use std::fs::File;
@@ -377,34 +377,4 @@ fn chain_ids(image: &Image) -> Vec<Digest> {
 
 fn store(error: blobstore::refs::Error) -> Error {
     Error::failed("the store's references", error)
-}
-
-/// An assumption as references write it; `None` for one that they have no word for.
-fn assume(assumption: &Assumption) -> Option<Assume> {
-    let what = match &assumption.found {
-        Found::Directory(attributes) => Assumed::Directory(Attributes {
-            mode: u32::from(attributes.mode),
-            uid: attributes.uid,
-            gid: attributes.gid,
-            xattrs: attributes.xattrs.clone(),
-        }),
-        Found::Nothing => Assumed::Absent,
-        Found::NoDirectory | Found::Something | Found::Contents => return None,
-    };
-    Some(Assume { path: assumption.path.to_bytes(), what })
-}
-
-fn holds(assume: &Assume, below: &Below) -> bool {
-    let found = match &assume.what {
-        Assumed::Directory(attributes) => Found::Directory(erofs::Attributes {
-            mode: (attributes.mode & 0o7777) as u16,
-            uid: attributes.uid,
-            gid: attributes.gid,
-            xattrs: attributes.xattrs.clone(),
-            ..erofs::Attributes::default()
-        }),
-        Assumed::Absent => Found::Nothing,
-        _ => return false,
-    };
-    crate::tar::TreePath::clean(&assume.path).is_ok_and(|path| below.merged.holds(&Assumption { path, found }))
 }

@@ -15,6 +15,8 @@
 //!   differ in what they make of it.
 
 mod assume;
+mod emit;
+mod links;
 mod merged;
 mod settle;
 mod upper;
