@@ -9,6 +9,9 @@
 //!
 //! This crate knows chunks and names. It does not know EROFS (metadata is bytes to it), FUSE or containerd.
 
+pub mod cache;
+pub mod fetch;
 pub mod layer;
+pub mod meter;
 pub mod refs;
 pub mod store;

@@ -8,6 +8,7 @@ use super::parse::{self, Parsed, Position, STRIDE};
 use bytes::Bytes;
 use std::fmt;
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 
 /// A validated index. The tables stay in the bytes that it was parsed from (in memory or mapped), so that a layer of
 /// 100 GB costs about 100 KB of memory of its own.
@@ -56,9 +57,10 @@ impl Index {
     /// The index at the start of a layer file, mapped; the file must not be changed meanwhile (see [`map_file`]).
     pub fn of_file(file: &File) -> Result<Self> {
         let mut start = [0; format::FRAME_HEADER];
-        let length = file.metadata().map_err(LayerError::io("stat of a layer's file"))?.len();
-        std::os::unix::fs::FileExt::read_exact_at(file, &mut start, 0)
-            .map_err(|_| LayerError::Malformed(format!("a file of {length} bytes")))?;
+        file.read_exact_at(&mut start, 0).map_err(|error| match error.kind() {
+            std::io::ErrorKind::UnexpectedEof => LayerError::Malformed("shorter than a frame header".to_owned()),
+            _ => LayerError::io("reading the start of a layer's file")(error),
+        })?;
         let frame = format::index_frame_len(&start)?;
         Self::parse(map_file(file, 0..frame)?)
     }

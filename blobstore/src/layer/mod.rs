@@ -1,6 +1,6 @@
 //! The layer file: a compressed EROFS image that is read whole as one zstd stream, or lazily by ranges.
 //!
-//! * [`format`]: the specification: where each byte stands, with its encoder and decoder.
+//! * [`mod@format`]: the specification: where each byte stands, with its encoder and decoder.
 //! * [`Index`]: the table in front of a layer file, validated; answers where each chunk lies.
 //! * [`Writer`]: chunks in order, then the metadata, to a layer file; the same bytes on any number of threads.
 //! * [`decode`], [`read_head`], [`parse_head`]: stored bytes to content, verified before they are decompressed.

@@ -4,7 +4,7 @@ use super::error::{LayerError, Result, malformed};
 use super::format::{self, ChunkEntry};
 use super::id::LayerId;
 use super::index::Index;
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 use bytes::Bytes;
 use std::cell::RefCell;
 use zstd::bulk::Decompressor;
@@ -38,14 +38,16 @@ pub fn parse_head(bytes: &[u8], expect: Option<&LayerId>) -> Result<Head> {
 /// more for the rest where it is too small, three where it is not known. Of the layer `expect` only, where given; then
 /// nothing but the index itself (1 GiB at most) is fetched on the word of bytes that are not verified.
 pub async fn read_head(store: &dyn Store, key: &str, expect: Option<&LayerId>, head_len: Option<u64>) -> Result<Head> {
-    let first = head_len.unwrap_or(format::PROBE as u64).max(format::PROBE as u64);
-    let mut bytes = store.get_range(key, 0..first).await?;
-    let frame_len = format::index_frame_len(&bytes)?;
-    bytes = extend(store, key, bytes, frame_len).await?;
+    let first = head_len.unwrap_or(0).max(format::PROBE as u64);
+    let mut bytes = extend(store, key, Bytes::new(), first).await?;
+    bytes = extend(store, key, bytes.clone(), frame_len(&bytes, expect)?).await?;
     let index = parse_index(&bytes, expect)?;
     bytes = extend(store, key, bytes, index.head_len()).await?;
-    let metadata = decode_metadata(&index, &bytes)?;
-    Ok(Head { index, metadata })
+    off_the_runtime(move || {
+        let metadata = decode_metadata(&index, &bytes)?;
+        Ok(Head { index, metadata })
+    })
+    .await
 }
 
 /// `bytes`, which are the object's first, made `length` long with one more request where they are shorter.
@@ -54,13 +56,34 @@ async fn extend(store: &dyn Store, key: &str, bytes: Bytes, length: u64) -> Resu
     if have >= length {
         return Ok(bytes);
     }
-    let rest = store.get_range(key, have..length).await?;
-    Ok(Bytes::from([&bytes[..], &rest[..]].concat()))
+    let rest = store.get_range(key, have..length).await.map_err(|error| match error {
+        // The object is shorter than the reference, or what has been read of it, says.
+        StoreError::Answer { .. } => LayerError::corrupt(format!("cut short: {error}")),
+        error => error.into(),
+    })?;
+    match bytes.is_empty() {
+        true => Ok(rest),
+        false => Ok(Bytes::from([&bytes[..], &rest[..]].concat())),
+    }
+}
+
+/// Runs what takes a processor for milliseconds (hashing and decompressing many frames) on a blocking thread.
+pub(super) async fn off_the_runtime<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let ended = tokio::task::spawn_blocking(work).await;
+    ended.unwrap_or_else(|error| Err(LayerError::io("decoding a layer")(std::io::Error::other(error))))
+}
+
+/// Bytes of the index frame; where the layer is known by its id, bytes that are no index are not that layer's.
+fn frame_len(bytes: &[u8], expect: Option<&LayerId>) -> Result<u64> {
+    format::index_frame_len(bytes).map_err(|error| match expect {
+        Some(id) => LayerError::corrupt(format!("index of {id}: {error}")),
+        None => error,
+    })
 }
 
 /// The index in a copy of its own, so that it does not keep the rest of `bytes` in memory.
 fn parse_index(bytes: &[u8], expect: Option<&LayerId>) -> Result<Index> {
-    let length = format::index_frame_len(bytes)?.min(bytes.len() as u64) as usize;
+    let length = frame_len(bytes, expect)?.min(bytes.len() as u64) as usize;
     let frame = Bytes::copy_from_slice(&bytes[..length]);
     match expect {
         Some(id) => Index::parse_as(frame, id),

@@ -3,8 +3,8 @@
 use super::error::{LayerError, Result, malformed};
 use super::format::{self, ChunkEntry};
 use super::id::LayerId;
-use super::index::Index;
-use super::read::{decode, read_head};
+use super::index::{Index, Located};
+use super::read::{decode, off_the_runtime, read_head};
 use crate::store::Store;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -77,18 +77,24 @@ pub async fn verify_object(store: &dyn Store, key: &str, expect: Option<&LayerId
             batch.push(at);
         }
         let bytes = store.get_range(key, first.file_offset..end).await?;
-        let mut rest = &bytes[..];
-        for at in batch {
-            let (stored, after) = rest.split_at_checked(at.entry.stored_len as usize).unwrap_or((rest, &[]));
-            check_chunk(at.chunk, stored, &at.entry)?;
-            rest = after;
-        }
+        off_the_runtime(move || check_batch(&bytes, &batch)).await?;
     }
     let mut trailer = Trailer::new(&index, size);
     while let Some(at) = trailer.next_header() {
         trailer.pass(&store.get_range(key, at..at + format::FRAME_HEADER as u64).await?)?;
     }
     trailer.finish(&index)
+}
+
+/// Checks chunks that lie side by side in `bytes`.
+fn check_batch(bytes: &[u8], batch: &[Located]) -> Result<()> {
+    let mut rest = bytes;
+    for at in batch {
+        let (stored, after) = rest.split_at_checked(at.entry.stored_len as usize).unwrap_or((rest, &[]));
+        check_chunk(at.chunk, stored, &at.entry)?;
+        rest = after;
+    }
+    Ok(())
 }
 
 fn check_name(index: &Index, expect: Option<LayerId>) -> Result<()> {

@@ -81,6 +81,7 @@ pub struct Sealed {
 struct Data {
     spool: File,
     table: Vec<u8>,
+    chunks: u32,
     pushed: u64,
     stored: u64,
 }
@@ -92,7 +93,7 @@ impl Writer {
         let spool =
             tempfile::tempfile_in(dir).map_err(LayerError::io(format!("making a spool file in {}", dir.display())))?;
         let pool = Pool::new(options.level, options.threads)?;
-        Ok(Self { pool, data: Data { spool, table: Vec::new(), pushed: 0, stored: 0 } })
+        Ok(Self { pool, data: Data { spool, table: Vec::new(), chunks: 0, pushed: 0, stored: 0 } })
     }
 
     /// Bytes of data pushed so far: where the next chunk will start in the data space.
@@ -133,7 +134,21 @@ impl Data {
         self.spool.write_all(&stored.bytes).map_err(LayerError::io("writing the spool file"))?;
         self.stored += u64::from(stored.entry.stored_len);
         self.table.extend_from_slice(&stored.entry.encode());
+        self.chunks += 1;
         Ok(())
+    }
+
+    fn summary(&self, id: LayerId, header: &Header) -> Summary {
+        Summary {
+            id,
+            head_len: header.head_len,
+            file_len: header.file_len,
+            image_blocks: header.image_blocks,
+            first_data_block: header.first_data_block,
+            chunks: self.chunks,
+            data_bytes: self.pushed,
+            stored_bytes: self.stored,
+        }
     }
 }
 
@@ -161,8 +176,8 @@ impl Sealed {
         let (frames, table) = compress_metadata(&mut self.pool, metadata)?;
         let sections = all_sections(table, std::mem::take(&mut self.data.table), sections)?;
         let content_len = content_len(&sections)?;
-        let head_len =
-            (format::FRAME_HEADER + frames.iter().map(Vec::len).sum::<usize>()) as u64 + u64::from(content_len);
+        let metadata_stored: u64 = frames.iter().map(|frame| frame.len() as u64).sum();
+        let head_len = format::FRAME_HEADER as u64 + u64::from(content_len) + metadata_stored;
         let header = Header {
             minor: format::MINOR,
             flags,
@@ -173,22 +188,9 @@ impl Sealed {
             generation: format::WRITER_GENERATION,
             section_count: sections.len() as u32,
         };
-        let chunks = (sections[1].bytes.len() / format::ENTRY) as u32;
         let frame = index_frame(&header, content_len, &sections);
-        let written = write_out(&frame, &frames, &mut self.data, out).map_err(LayerError::io("writing the layer"))?;
-        if written != header.file_len {
-            return Err(LayerError::io("writing the layer")(io::Error::other("the spool file changed its length")));
-        }
-        Ok(Summary {
-            id: LayerId::of(&frame),
-            head_len,
-            file_len: header.file_len,
-            image_blocks: header.image_blocks,
-            first_data_block,
-            chunks,
-            data_bytes: self.data.pushed,
-            stored_bytes: self.data.stored,
-        })
+        write_out(&frame, &frames, &mut self.data, out).map_err(LayerError::io("writing the layer"))?;
+        Ok(self.data.summary(LayerId::of(&frame), &header))
     }
 }
 
@@ -262,15 +264,13 @@ fn index_frame(header: &Header, content_len: u32, sections: &[Section]) -> Vec<u
     frame
 }
 
-fn write_out<W: Write>(frame: &[u8], metadata: &[Vec<u8>], data: &mut Data, out: &mut W) -> io::Result<u64> {
+fn write_out<W: Write>(frame: &[u8], metadata: &[Vec<u8>], data: &mut Data, out: &mut W) -> io::Result<()> {
     out.write_all(frame)?;
-    let mut written = frame.len() as u64;
-    for frame in metadata {
-        out.write_all(frame)?;
-        written += frame.len() as u64;
-    }
+    metadata.iter().try_for_each(|frame| out.write_all(frame))?;
     data.spool.rewind()?;
-    written += io::copy(&mut data.spool, out)?;
-    out.flush()?;
-    Ok(written)
+    let copied = io::copy(&mut data.spool, out)?;
+    if copied != data.stored {
+        return Err(io::Error::other(format!("the spool file has {copied} bytes, not {}", data.stored)));
+    }
+    out.flush()
 }

@@ -171,4 +171,15 @@ mod tests {
             assert!(error.to_string().contains("not a valid reference"), "{error}");
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_refused_or_has_a_long_form_that_means_the_same(
+            text in "((layer|tag|image|file|sha256):)?[a-zA-Z0-9.:/_@\\[\\]-]{0,70}|(base|toolkit)/[a-z/.]{1,9}:[0-9.]{1,4}|.*"
+        ) {
+            if let Ok(name) = text.parse::<Name>() {
+                proptest::prop_assert_eq!(name.to_string().parse::<Name>(), Ok(name));
+            }
+        }
+    }
 }

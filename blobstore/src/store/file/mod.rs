@@ -79,6 +79,14 @@ impl Inner {
         }
     }
 
+    /// As [`Inner::error`], for writing: that a directory is missing is no missing object.
+    fn write_error(&self, key: &str, source: io::Error) -> StoreError {
+        match source.kind() {
+            io::ErrorKind::AlreadyExists => self.error(key, source),
+            _ => StoreError::Io { store: self.url.clone(), key: key.to_owned(), source },
+        }
+    }
+
     fn get(&self, key: &str) -> io::Result<Bytes> {
         let mut file = descriptors::open_object(&self.path(key))?;
         let mut body = Vec::new();
@@ -176,15 +184,5 @@ impl Store for FileStore {
 
     async fn delete(&self, key: &str) -> Result<()> {
         self.blocking(key, |inner, key| inner.delete(key).map_err(|error| inner.error(key, error))).await
-    }
-}
-
-impl Inner {
-    /// As [`Inner::error`], for writing: that a directory is missing is no missing object.
-    fn write_error(&self, key: &str, source: io::Error) -> StoreError {
-        match source.kind() {
-            io::ErrorKind::AlreadyExists => self.error(key, source),
-            _ => StoreError::Io { store: self.url.clone(), key: key.to_owned(), source },
-        }
     }
 }

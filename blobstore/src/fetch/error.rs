@@ -1,0 +1,127 @@
+//! Why a chunk or a head could not be had, and which failures are worth another attempt.
+
+use crate::layer::{LayerError, LayerId};
+use crate::store::StoreError;
+use std::fmt;
+
+/// The kind of a failure; the label `kind` of `lamina_fetch_errors_total`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FetchKind {
+    /// The store could not be reached or failed.
+    Transport,
+    /// The store answered something else than what was asked for.
+    Answer,
+    /// The store has no such object.
+    NotFound,
+    /// The bytes do not match their hash.
+    Verify,
+    /// No answer in time.
+    Timeout,
+    /// The bytes are those that were written, and yet no layer, or one of an unknown kind.
+    Malformed,
+    /// The caller's check did not accept the metadata.
+    Refused,
+    /// The local disk failed.
+    Local,
+}
+
+impl FetchKind {
+    /// The kind's name in metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Transport => "transport",
+            Self::Answer => "answer",
+            Self::NotFound => "not_found",
+            Self::Verify => "verify",
+            Self::Timeout => "timeout",
+            Self::Malformed => "malformed",
+            Self::Refused => "refused",
+            Self::Local => "local",
+        }
+    }
+}
+
+/// Why a chunk or a head could not be had. Everybody who waited for it gets a copy.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("layer {layer}, {}: {cause} (store {store}, attempts: {attempts})", Part(*.chunk))]
+pub struct FetchError {
+    /// The last failure's kind.
+    pub kind: FetchKind,
+    /// The layer.
+    pub layer: LayerId,
+    /// The data chunk; `None` = the head.
+    pub chunk: Option<u32>,
+    /// URL of the store.
+    pub store: String,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// The last failure.
+    pub cause: String,
+}
+
+struct Part(Option<u32>);
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(chunk) => write!(f, "chunk {chunk}"),
+            None => f.write_str("head"),
+        }
+    }
+}
+
+/// One attempt that failed.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) kind: FetchKind,
+    pub(super) cause: String,
+}
+
+/// What to do after a failed attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Again {
+    /// Try until the deadline: it may pass.
+    UntilDeadline,
+    /// Try a few times: it should not happen at all.
+    FewTimes,
+    /// It will be the same next time.
+    Never,
+}
+
+impl Failure {
+    pub(super) fn new(kind: FetchKind, cause: impl ToString) -> Self {
+        Self { kind, cause: cause.to_string() }
+    }
+
+    pub(super) fn again(&self) -> Again {
+        match self.kind {
+            FetchKind::Transport | FetchKind::Timeout => Again::UntilDeadline,
+            FetchKind::Answer | FetchKind::Verify => Again::FewTimes,
+            FetchKind::NotFound | FetchKind::Malformed | FetchKind::Refused | FetchKind::Local => Again::Never,
+        }
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        let kind = match &error {
+            StoreError::NotFound { .. } => FetchKind::NotFound,
+            StoreError::Io { .. } => FetchKind::Transport,
+            StoreError::Answer { .. } => FetchKind::Answer,
+            StoreError::AlreadyExists { .. } | StoreError::Unsupported { .. } => FetchKind::Malformed,
+        };
+        Self::new(kind, error)
+    }
+}
+
+impl From<LayerError> for Failure {
+    fn from(error: LayerError) -> Self {
+        let kind = match error {
+            LayerError::Store(error) => return error.into(),
+            LayerError::Corrupt { .. } => FetchKind::Verify,
+            LayerError::Malformed(_) | LayerError::Unsupported(_) => FetchKind::Malformed,
+            LayerError::Io { .. } => FetchKind::Local,
+        };
+        Self::new(kind, error)
+    }
+}

@@ -1,0 +1,181 @@
+//! What the node's data path counts: for Prometheus and for `lamina status`.
+//!
+//! Every name starts with `lamina_`; counters get their `_total` from the encoder. All handles are
+//! shared, so a [`Meter`] is cheap to clone.
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+use std::time::Duration;
+
+type Labels = Vec<(&'static str, String)>;
+
+/// Where a chunk that a reader got came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// Decoded chunks in memory.
+    Memory,
+    /// The local cache.
+    Cache,
+    /// The store.
+    Store,
+}
+
+/// The counters of one node's fetching and caching.
+#[derive(Debug, Clone)]
+pub struct Meter {
+    fetch_bytes: Family<Labels, Counter>,
+    fetch_seconds: Histogram,
+    fetch_errors: Family<Labels, Counter>,
+    read_bytes: Family<Labels, Counter>,
+    cache_bytes: Gauge,
+    cache_evicted_bytes: Counter,
+    verify_failures: Counter,
+    // Members of the families above, so that the hot path looks nothing up; and sums that are not exported.
+    fetched: Counter,
+    read: [Counter; 3],
+    fetches: Counter,
+    errors: Counter,
+}
+
+impl Meter {
+    /// Counters at zero; `store` is the URL that stands in the label of the same name.
+    pub fn new(store: &str) -> Self {
+        let fetch_bytes = Family::<Labels, Counter>::default();
+        let read_bytes = Family::<Labels, Counter>::default();
+        let fetched = fetch_bytes.get_or_create_owned(&vec![("store", store.to_owned())]);
+        let read = ["memory", "cache", "store"]
+            .map(|source| read_bytes.get_or_create_owned(&vec![("source", source.to_owned())]));
+        Self {
+            fetch_bytes,
+            // 0.5 ms to 16 s.
+            fetch_seconds: Histogram::new(exponential_buckets(0.0005, 2.0, 16)),
+            fetch_errors: Family::default(),
+            read_bytes,
+            cache_bytes: Gauge::default(),
+            cache_evicted_bytes: Counter::default(),
+            verify_failures: Counter::default(),
+            fetched,
+            read,
+            fetches: Counter::default(),
+            errors: Counter::default(),
+        }
+    }
+
+    /// Adds the metrics to a registry without a prefix of its own.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register("lamina_fetch_bytes", "Bytes read from the store, heads included", self.fetch_bytes.clone());
+        registry.register("lamina_fetch_seconds", "Time of a request to the store", self.fetch_seconds.clone());
+        registry.register("lamina_fetch_errors", "Requests to the store that failed", self.fetch_errors.clone());
+        registry.register("lamina_read_bytes", "Bytes of chunks given to readers, by source", self.read_bytes.clone());
+        registry.register("lamina_cache_bytes", "Bytes of chunks in the local cache", self.cache_bytes.clone());
+        registry.register(
+            "lamina_cache_evicted_bytes",
+            "Bytes dropped from the local cache to make room",
+            self.cache_evicted_bytes.clone(),
+        );
+        registry.register(
+            "lamina_verify_failures",
+            "Bytes from the store or the cache that did not match their hash",
+            self.verify_failures.clone(),
+        );
+    }
+
+    /// Every byte read from the store, right or wrong, heads included.
+    pub fn fetched_bytes(&self) -> u64 {
+        self.fetched.get()
+    }
+
+    /// Requests to the store that were answered with success.
+    pub fn fetches(&self) -> u64 {
+        self.fetches.get()
+    }
+
+    /// Requests to the store that failed, those that were tried again included.
+    pub fn fetch_errors(&self) -> u64 {
+        self.errors.get()
+    }
+
+    /// Bytes of decoded chunks that readers got from `source`.
+    pub fn read_bytes(&self, source: Source) -> u64 {
+        self.read[source as usize].get()
+    }
+
+    /// Bytes in the chunk cache.
+    pub fn cache_bytes(&self) -> u64 {
+        self.cache_bytes.get().try_into().unwrap_or(0)
+    }
+
+    /// Bytes dropped from the chunk cache to make room.
+    pub fn cache_evicted_bytes(&self) -> u64 {
+        self.cache_evicted_bytes.get()
+    }
+
+    /// How often bytes did not match their hash.
+    pub fn verify_failures(&self) -> u64 {
+        self.verify_failures.get()
+    }
+
+    pub(crate) fn fetched(&self, bytes: u64) {
+        self.fetched.inc_by(bytes);
+    }
+
+    pub(crate) fn fetch_done(&self, took: Duration) {
+        self.fetches.inc();
+        self.fetch_seconds.observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn fetch_failed(&self, kind: &'static str) {
+        self.fetch_errors.get_or_create(&vec![("kind", kind.to_owned())]).inc();
+        self.errors.inc();
+    }
+
+    pub(crate) fn read(&self, source: Source, bytes: usize) {
+        self.read[source as usize].inc_by(bytes as u64);
+    }
+
+    pub(crate) fn set_cache_bytes(&self, bytes: u64) {
+        self.cache_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn evicted(&self, bytes: u64) {
+        self.cache_evicted_bytes.inc_by(bytes);
+    }
+
+    pub(crate) fn verify_failed(&self) {
+        self.verify_failures.inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_are_those_of_the_documentation() {
+        let meter = Meter::new("file:///s");
+        meter.fetched(5);
+        meter.fetch_done(Duration::from_millis(3));
+        meter.fetch_failed("timeout");
+        meter.read(Source::Cache, 7);
+        let mut registry = Registry::default();
+        meter.register(&mut registry);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        for line in [
+            "lamina_fetch_bytes_total{store=\"file:///s\"} 5",
+            "lamina_fetch_seconds_count 1",
+            "lamina_fetch_errors_total{kind=\"timeout\"} 1",
+            "lamina_read_bytes_total{source=\"cache\"} 7",
+            "lamina_cache_bytes 0",
+            "lamina_cache_evicted_bytes_total 0",
+            "lamina_verify_failures_total 0",
+        ] {
+            assert!(text.contains(line), "{line} in\n{text}");
+        }
+        assert_eq!((meter.fetched_bytes(), meter.fetches(), meter.fetch_errors()), (5, 1, 1));
+        assert_eq!(meter.read_bytes(Source::Cache), 7);
+    }
+}

@@ -1,0 +1,409 @@
+//! The fetcher against stores that fail in every way: right bytes, or an error in time; never wrong bytes.
+
+#![allow(clippy::unwrap_used)]
+
+use blobstore::cache::{Cache, Options as CacheOptions, Reserve};
+use blobstore::fetch::{FetchKind, Fetcher, Layer, Options};
+use blobstore::layer::{Flags, Index, Options as LayerOptions, Summary, Writer};
+use blobstore::meter::{Meter, Source};
+use blobstore::refs::{StackEntry, layer_key};
+use blobstore::store::{Action, Fault, Store, open};
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+
+const CHUNK: usize = 16 << 10;
+
+/// A store with one layer, and a node.
+struct Setup {
+    dir: TempDir,
+    layer: Layer,
+    entry: StackEntry,
+    contents: Vec<Vec<u8>>,
+}
+
+fn content(seed: u32) -> Vec<u8> {
+    let mut half = vec![0; CHUNK / 2];
+    blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut half);
+    half.resize(CHUNK, seed as u8);
+    half
+}
+
+fn write_layer(contents: &[Vec<u8>], metadata: &[u8], spool: &Path) -> (Summary, Vec<u8>) {
+    let mut writer = Writer::new(&LayerOptions::new(spool)).unwrap();
+    for chunk in contents {
+        writer.push(chunk.clone()).unwrap();
+    }
+    let mut bytes = Vec::new();
+    let summary = writer.finish(metadata, Flags::empty(), &[], &mut bytes).unwrap();
+    (summary, bytes)
+}
+
+impl Setup {
+    async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let contents: Vec<_> = (0..8).map(content).collect();
+        let (layer, entry) = Self::add(dir.path(), &contents, &[5; 8192]).await;
+        Self { dir, layer, entry, contents }
+    }
+
+    async fn add(dir: &Path, contents: &[Vec<u8>], metadata: &[u8]) -> (Layer, StackEntry) {
+        let (summary, bytes) = write_layer(contents, metadata, dir);
+        Self::store_at(dir).create(&layer_key(&summary.id), bytes.clone().into()).await.unwrap();
+        let layer = Layer::new(Arc::new(Index::parse(bytes.into()).unwrap()));
+        let entry = StackEntry { head: summary.head_len, size: summary.file_len, ..StackEntry::bare(summary.id) };
+        (layer, entry)
+    }
+
+    fn store_at(dir: &Path) -> Arc<dyn Store> {
+        open(&format!("file://{}", dir.join("store").display())).unwrap()
+    }
+
+    fn store(&self) -> Arc<dyn Store> {
+        Self::store_at(self.dir.path())
+    }
+
+    fn script(&self, actions: impl IntoIterator<Item = Action>) -> Arc<Fault> {
+        Arc::new(Fault::script(self.store(), actions))
+    }
+
+    fn fetcher(&self, store: Arc<dyn Store>, options: Options) -> Fetcher {
+        let meter = Meter::new(store.url());
+        let cache = CacheOptions { reserve: Reserve::Bytes(0), ..CacheOptions::new(1 << 20) };
+        let cache = Cache::open(&self.dir.path().join("cache"), &cache, &meter).unwrap();
+        Fetcher::new(store, cache, options, meter)
+    }
+
+    fn no_chunk_cache(&self, store: Arc<dyn Store>, options: Options) -> Fetcher {
+        let meter = Meter::new(store.url());
+        let mut cache = Cache::open(&self.dir.path().join("cache"), &CacheOptions::new(1 << 20), &meter).unwrap();
+        cache.chunks = None;
+        Fetcher::new(store, cache, options, meter)
+    }
+}
+
+fn quick() -> Options {
+    Options { pause: Duration::from_millis(1), ..Options::default() }
+}
+
+#[tokio::test]
+async fn sixty_four_waiters_make_one_request() {
+    let setup = Setup::new().await;
+    let store = setup.script([Action::Stall(Duration::from_millis(50))]);
+    let fetcher = setup.fetcher(store.clone(), quick());
+    let waiters: Vec<_> = (0..64)
+        .map(|_| {
+            let (fetcher, layer) = (fetcher.clone(), setup.layer.clone());
+            tokio::spawn(async move { fetcher.get(&layer, 3).await.unwrap() })
+        })
+        .collect();
+    for waiter in waiters {
+        assert_eq!(waiter.await.unwrap()[..], setup.contents[3]);
+    }
+    assert_eq!(fetcher.get(&setup.layer, 3).await.unwrap()[..], setup.contents[3]);
+    assert_eq!(store.requests(), 1);
+    let stored = setup.layer.index.chunk(3).unwrap().stored_len;
+    assert_eq!(fetcher.meter().fetched_bytes(), u64::from(stored));
+    assert_eq!(fetcher.meter().fetches(), 1);
+    let (from_store, memory) = (fetcher.meter().read_bytes(Source::Store), fetcher.meter().read_bytes(Source::Memory));
+    assert_eq!(from_store + memory, 65 * CHUNK as u64);
+}
+
+#[tokio::test]
+async fn a_waiter_that_goes_away_takes_nobody_with_it() {
+    let setup = Setup::new().await;
+    let store = setup.script([Action::Stall(Duration::from_millis(100))]);
+    let fetcher = setup.fetcher(store.clone(), quick());
+    let first = tokio::spawn({
+        let (fetcher, layer) = (fetcher.clone(), setup.layer.clone());
+        async move { fetcher.get(&layer, 0).await }
+    });
+    while store.requests() == 0 {
+        tokio::task::yield_now().await;
+    }
+    let second = tokio::spawn({
+        let (fetcher, layer) = (fetcher.clone(), setup.layer.clone());
+        async move { fetcher.get(&layer, 0).await }
+    });
+    tokio::task::yield_now().await;
+    first.abort();
+    assert!(first.await.unwrap_err().is_cancelled());
+    assert_eq!(second.await.unwrap().unwrap()[..], setup.contents[0]);
+    assert_eq!(store.requests(), 1);
+}
+
+#[tokio::test]
+async fn passing_faults_end_in_the_right_bytes() {
+    let setup = Setup::new().await;
+    let faults = [
+        vec![Action::Short(100)],
+        vec![Action::Short(0), Action::Short(1)],
+        vec![Action::WrongByte(0)],
+        vec![Action::WrongByte(5000), Action::WrongByte(17)],
+        vec![Action::Error(ErrorKind::ConnectionReset); 7],
+        vec![Action::ErrorAfter(ErrorKind::TimedOut), Action::WrongByte(1), Action::Short(9)],
+    ];
+    for (chunk, actions) in faults.into_iter().enumerate() {
+        let wrong = actions.iter().filter(|a| matches!(a, Action::WrongByte(_))).count() as u64;
+        let failed = actions.len() as u64;
+        let store = setup.script(actions.clone());
+        let fetcher = setup.no_chunk_cache(store.clone(), quick());
+        let got = fetcher.get(&setup.layer, chunk as u32).await.unwrap();
+        assert_eq!(got[..], setup.contents[chunk], "{actions:?}");
+        assert_eq!(store.requests(), failed + 1);
+        assert_eq!((fetcher.meter().verify_failures(), fetcher.meter().fetch_errors()), (wrong, failed));
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_stays_wrong_is_an_error_after_some_attempts() {
+    let setup = Setup::new().await;
+    for (action, kind) in [(Action::WrongByte(70), FetchKind::Verify), (Action::Short(70), FetchKind::Answer)] {
+        let store = Arc::new(Fault::new(setup.store(), move |_| action.clone()));
+        let fetcher = setup.fetcher(store.clone(), quick());
+        let error = fetcher.get(&setup.layer, 2).await.unwrap_err();
+        assert_eq!((error.kind, error.attempts, error.chunk), (kind, 4, Some(2)));
+        assert_eq!(store.requests(), 4);
+        let text = error.to_string();
+        for part in [setup.layer.id.to_string(), "chunk 2".into(), setup.store().url().into(), "attempts: 4".into()] {
+            assert!(text.contains(&part), "{part} in {text}");
+        }
+        assert!(fetcher.cached(&setup.layer, 2).is_none());
+        assert_eq!(fetcher.chunks().unwrap().stats().chunks, 0);
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_an_error_at_once() {
+    let setup = Setup::new().await;
+    let store = setup.script([Action::NotFound]);
+    let fetcher = setup.fetcher(store.clone(), quick());
+    let error = fetcher.get(&setup.layer, 0).await.unwrap_err();
+    assert_eq!((error.kind, store.requests()), (FetchKind::NotFound, 1));
+    let error = fetcher.get(&setup.layer, 8).await.unwrap_err();
+    assert!(error.to_string().contains("no such chunk"), "{error}");
+    assert!(fetcher.cached(&setup.layer, 8).is_none());
+    // An error is remembered by nobody.
+    assert_eq!(fetcher.get(&setup.layer, 0).await.unwrap()[..], setup.contents[0]);
+}
+
+#[tokio::test]
+async fn a_store_that_never_answers_is_an_error_at_the_deadline() {
+    for (action, kind) in
+        [(Action::Never, FetchKind::Timeout), (Action::Error(ErrorKind::ConnectionRefused), FetchKind::Transport)]
+    {
+        let setup = Setup::new().await;
+        let store = Arc::new(Fault::new(setup.store(), move |_| action.clone()));
+        let options = Options {
+            deadline: Duration::from_millis(400),
+            attempt: Duration::from_millis(100),
+            pause: Duration::from_millis(10),
+            ..Options::default()
+        };
+        let fetcher = setup.fetcher(store.clone(), options);
+        let error = fetcher.get(&setup.layer, 0).await.unwrap_err();
+        assert_eq!(error.kind, kind, "{error}");
+        assert!(error.attempts > 1, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_stalled_attempt_is_given_up_for_another() {
+    let setup = Setup::new().await;
+    let store = setup.script([Action::Never, Action::Never]);
+    let options = Options { attempt: Duration::from_millis(30), ..quick() };
+    let fetcher = setup.fetcher(store.clone(), options);
+    assert_eq!(fetcher.get(&setup.layer, 0).await.unwrap()[..], setup.contents[0]);
+    assert_eq!(store.requests(), 3);
+}
+
+#[tokio::test]
+async fn the_requests_in_flight_are_bounded() {
+    let setup = Setup::new().await;
+    let store = Arc::new(Fault::new(setup.store(), |_| Action::Never));
+    let options = Options { concurrency: 3, ..quick() };
+    let fetcher = setup.fetcher(store.clone(), options);
+    for n in 0..8 {
+        let (fetcher, layer) = (fetcher.clone(), setup.layer.clone());
+        tokio::spawn(async move { fetcher.get(&layer, n).await });
+    }
+    while store.requests() < 3 {
+        tokio::task::yield_now().await;
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(store.requests(), 3);
+}
+
+#[tokio::test]
+async fn what_was_fetched_once_is_read_without_the_store_after_a_restart() {
+    let setup = Setup::new().await;
+    let fetcher = setup.fetcher(setup.store(), quick());
+    assert!(fetcher.cached(&setup.layer, 0).is_none());
+    for n in 0..8 {
+        fetcher.get(&setup.layer, n).await.unwrap();
+        assert_eq!(fetcher.cached(&setup.layer, n).unwrap()[..], setup.contents[n as usize]);
+    }
+    fetcher.chunks().unwrap().flush();
+    drop(fetcher);
+    let store = setup.script(vec![Action::NotFound; 100]);
+    let fetcher = setup.fetcher(store.clone(), quick());
+    for n in 0..8 {
+        let got = match n % 2 {
+            0 => fetcher.cached(&setup.layer, n).unwrap(),
+            _ => fetcher.get(&setup.layer, n).await.unwrap(),
+        };
+        assert_eq!(got[..], setup.contents[n as usize]);
+    }
+    assert_eq!(store.requests(), 0);
+    assert_eq!(fetcher.meter().read_bytes(Source::Cache), 8 * CHUNK as u64);
+}
+
+#[tokio::test]
+async fn without_a_chunk_cache_misses_go_to_the_store() {
+    let setup = Setup::new().await;
+    let store = setup.script([]);
+    let fetcher = setup.no_chunk_cache(store.clone(), Options { decoded: 0, ..quick() });
+    for _ in 0..2 {
+        assert_eq!(fetcher.get(&setup.layer, 1).await.unwrap()[..], setup.contents[1]);
+        assert!(fetcher.cached(&setup.layer, 1).is_none());
+    }
+    assert_eq!((store.requests(), fetcher.decoded_bytes()), (2, 0));
+}
+
+#[tokio::test]
+async fn flipped_bits_on_disk_are_found_and_fetched_again() {
+    let setup = Setup::new().await;
+    let fetcher = setup.fetcher(setup.store(), quick());
+    for n in 0..8 {
+        fetcher.get(&setup.layer, n).await.unwrap();
+    }
+    fetcher.chunks().unwrap().flush();
+    drop(fetcher);
+    let segment = setup.dir.path().join("cache/chunks/0000000000000001.seg");
+    let whole = std::fs::read(&segment).unwrap();
+    let mut found = 0;
+    for seed in 0..60u64 {
+        let hash = blake3::hash(&seed.to_le_bytes());
+        let at = u64::from_le_bytes(*hash.as_bytes().first_chunk().unwrap()) as usize % whole.len();
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1 << (seed % 8);
+        std::fs::write(&segment, damaged).unwrap();
+        let store = setup.script([]);
+        let fetcher = setup.fetcher(store.clone(), quick());
+        for n in 0..8 {
+            if let Some(local) = fetcher.cached(&setup.layer, n) {
+                assert_eq!(local[..], setup.contents[n as usize], "seed {seed}");
+            }
+            assert_eq!(fetcher.get(&setup.layer, n).await.unwrap()[..], setup.contents[n as usize], "seed {seed}");
+        }
+        assert!(store.requests() > 0, "seed {seed}");
+        found += fetcher.meter().verify_failures();
+    }
+    assert!(found > 30, "most flips are in chunks' bytes: {found}");
+}
+
+#[tokio::test]
+async fn equal_chunks_of_two_layers_are_fetched_once() {
+    let setup = Setup::new().await;
+    let (other, _) = Setup::add(setup.dir.path(), &setup.contents[2..4], &[6; 4096]).await;
+    let store = setup.script([]);
+    let fetcher = setup.fetcher(store.clone(), quick());
+    fetcher.get(&setup.layer, 2).await.unwrap();
+    assert_eq!(fetcher.get(&other, 0).await.unwrap()[..], setup.contents[2]);
+    assert_eq!(store.requests(), 1);
+}
+
+#[tokio::test]
+async fn a_reader_does_not_fail_with_another_layers_fetch() {
+    let setup = Setup::new().await;
+    let (other, _) = Setup::add(setup.dir.path(), &setup.contents[2..4], &[6; 4096]).await;
+    let gone = setup.layer.key.clone();
+    let store = Arc::new(Fault::new(setup.store(), move |request| match request.key == gone {
+        true => Action::NotFound,
+        false => Action::Pass,
+    }));
+    let fetcher = setup.fetcher(store, quick());
+    let (fails, works) = tokio::join!(fetcher.get(&setup.layer, 2), fetcher.get(&other, 0));
+    assert_eq!(fails.unwrap_err().kind, FetchKind::NotFound);
+    assert_eq!(works.unwrap()[..], setup.contents[2]);
+}
+
+#[tokio::test]
+async fn a_head_is_one_request_and_then_none() {
+    let setup = Setup::new().await;
+    let store = setup.script([Action::Stall(Duration::from_millis(20))]);
+    let fetcher = setup.fetcher(store.clone(), quick());
+    let open = || {
+        fetcher.open_head(&setup.entry, |metadata, index| {
+            assert_eq!((metadata.len() as u64, metadata[0]), (index.metadata_len(), 5));
+            metadata[0] = 6;
+            Ok(())
+        })
+    };
+    let (one, two) = tokio::join!(open(), open());
+    let (one, _) = (one.unwrap(), two.unwrap());
+    let again = open().await.unwrap();
+    assert_eq!(store.requests(), 1);
+    assert_eq!(fetcher.meter().fetched_bytes(), setup.entry.head);
+    assert_eq!((again.metadata_len, &again.path, again.layer.id), (8192, &one.path, setup.layer.id));
+    let file = std::fs::read(&again.path).unwrap();
+    assert_eq!((file[0], file[1]), (6, 5));
+    assert_eq!(fetcher.get(&again.layer, 7).await.unwrap()[..], setup.contents[7]);
+}
+
+#[tokio::test]
+async fn a_head_whose_length_is_told_wrong_or_not_at_all_is_found_anyway() {
+    let setup = Setup::new().await;
+    for head in [0, 1, 100, setup.entry.head - 1, setup.entry.head + 10, 1 << 40] {
+        let store = setup.script([]);
+        let fetcher = setup.no_chunk_cache(store, quick());
+        let entry = StackEntry { head, ..setup.entry.clone() };
+        let opened = fetcher.open_head(&entry, |_, _| Ok(())).await.unwrap();
+        assert_eq!(opened.layer.index.id(), setup.layer.id, "{head}");
+        fetcher.heads().remove(&setup.layer.id).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn faulty_heads_are_fetched_again_and_damaged_ones_too() {
+    let setup = Setup::new().await;
+    for at in (0..setup.entry.head as usize).step_by(7) {
+        let store = setup.script([Action::WrongByte(at), Action::Short(at), Action::WrongByte(3)]);
+        let fetcher = setup.no_chunk_cache(store.clone(), quick());
+        let opened = fetcher.open_head(&setup.entry, |_, _| Ok(())).await.unwrap();
+        assert_eq!(std::fs::read(&opened.path).unwrap()[..8192], [5; 8192], "byte {at}");
+        let mut damaged = std::fs::read(&opened.path).unwrap();
+        let place = at * 13 % damaged.len();
+        damaged[place] ^= 4;
+        std::fs::remove_file(&opened.path).unwrap();
+        std::fs::write(&opened.path, damaged).unwrap();
+        let before = store.requests();
+        let opened = fetcher.open_head(&setup.entry, |_, _| Ok(())).await.unwrap();
+        assert_eq!(store.requests(), before + 1);
+        assert_eq!(std::fs::read(&opened.path).unwrap()[..8192], [5; 8192], "byte {at}");
+        fetcher.heads().remove(&setup.layer.id).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn metadata_that_the_caller_refuses_is_not_kept() {
+    let setup = Setup::new().await;
+    let fetcher = setup.fetcher(setup.store(), quick());
+    let refuse = |_: &mut Vec<u8>, _: &Index| Err("an inode out of bounds".to_owned());
+    let error = fetcher.open_head(&setup.entry, refuse).await.unwrap_err();
+    assert_eq!(error.kind, FetchKind::Refused);
+    assert!(error.to_string().contains("an inode out of bounds"), "{error}");
+    assert_eq!(fetcher.heads().list().unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_layer_that_the_store_does_not_have_is_an_error_at_once() {
+    let setup = Setup::new().await;
+    let store = setup.script([]);
+    let fetcher = setup.fetcher(store.clone(), quick());
+    let missing = blobstore::layer::LayerId::from_bytes([9; 32]);
+    let error = fetcher.open_head(&StackEntry::bare(missing), |_, _| Ok(())).await.unwrap_err();
+    assert_eq!((error.kind, store.requests(), error.chunk), (FetchKind::NotFound, 1, None));
+}
