@@ -1,6 +1,6 @@
 //! The gate: metadata that comes from outside is given to the kernel only after it was accepted here.
 //!
-//! Accepted is what [`crate::write`] may write, and nothing else that EROFS would allow: one superblock to the last field, the
+//! Accepted is what [`crate::write()`] may write, and nothing else that EROFS would allow: one superblock to the last field, the
 //! stored form, extended inodes of the layouts that belong to their file type, directories sorted and unique, a tree
 //! in which every directory has one name, link counts that are right, addresses inside of what they belong to. No
 //! byte of the metadata belongs to two things, and bytes that belong to nothing are zero; shared xattrs alone are named
@@ -16,7 +16,8 @@ use crate::format::{
     CHUNK_BASED, COMPAT_CHECKSUM, COMPAT_MTIME, DeviceSlot, ExtendedInode, FIRST_INODE_OFFSET, FLAT_INLINE, FLAT_PLAIN,
     INCOMPAT_CHUNKED_FILE, INODE_SLOT, SUPERBLOCK_OFFSET, Superblock, XattrHeader, encode_device,
 };
-use crate::read::{Image, Inode, ReadError};
+use crate::inode::Inode;
+use crate::read::{Image, ReadError};
 use crate::xattr::{self, XattrProblem};
 use crate::{BLOCK_U64, Content, FileType, content};
 
@@ -242,7 +243,7 @@ impl Checker<'_> {
         let (own, blocks) = self.image.extents(inode)?;
         let one_block = own.start / BLOCK_U64 == (own.end - 1) / BLOCK_U64;
         let header_end = own.start + ExtendedInode::SIZE as u64;
-        if own.start / BLOCK_U64 != (header_end - 1) / BLOCK_U64 || (inode.layout() == FLAT_INLINE && !one_block) {
+        if own.start / BLOCK_U64 != (header_end - 1) / BLOCK_U64 || (inode.layout == FLAT_INLINE && !one_block) {
             return Err(refused(inode, "crosses a block boundary"));
         }
         let slots = own.start..own.end.next_multiple_of(INODE_SLOT);
@@ -256,11 +257,11 @@ impl Checker<'_> {
             return Err(refused(inode, "bytes behind it"));
         }
         let disk = self.image.disk_inode(inode.nid)?;
-        if disk.i_format >> 1 != inode.layout() || disk.i_reserved != 0 || disk.i_reserved2 != [0; 16] {
+        if disk.i_format >> 1 != inode.layout || disk.i_reserved != 0 || disk.i_reserved2 != [0; 16] {
             return Err(refused(inode, "a field that is not used"));
         }
-        if inode.mtime_nsec >= 1_000_000_000 || inode.size > i64::MAX as u64 {
-            return Err(refused(inode, "time or size"));
+        if inode.mtime_nsec >= 1_000_000_000 {
+            return Err(refused(inode, "nanoseconds of its time"));
         }
         self.body(inode, blocks)?;
         self.xattrs(inode)
@@ -268,9 +269,9 @@ impl Checker<'_> {
 
     /// Layout, size, and where the contents lie.
     fn body(&mut self, inode: &Inode, blocks: Range<u64>) -> Result<(), CheckError> {
-        let inline = inode.layout() == FLAT_INLINE && !inode.size.is_multiple_of(BLOCK_U64);
+        let inline = inode.layout == FLAT_INLINE && !inode.size.is_multiple_of(BLOCK_U64);
         let in_metadata =
-            (inode.layout() == FLAT_PLAIN || inline) && inode.size > 0 && (!blocks.is_empty() || inode.value() == 0);
+            (inode.layout == FLAT_PLAIN || inline) && inode.size > 0 && (!blocks.is_empty() || inode.value == 0);
         let right = match inode.file_type {
             FileType::Directory => in_metadata,
             FileType::Symlink => {
@@ -279,9 +280,9 @@ impl Checker<'_> {
             FileType::File => return self.file(inode),
             FileType::Char | FileType::Block => {
                 let (major, minor) = inode.device();
-                inode.layout() == FLAT_PLAIN && inode.size == 0 && encode_device(major, minor) == Some(inode.value())
+                inode.layout == FLAT_PLAIN && inode.size == 0 && encode_device(major, minor) == Some(inode.value)
             }
-            FileType::Fifo | FileType::Socket => inode.layout() == FLAT_PLAIN && inode.size == 0 && inode.value() == 0,
+            FileType::Fifo | FileType::Socket => inode.layout == FLAT_PLAIN && inode.size == 0 && inode.value == 0,
         };
         if right { Ok(()) } else { Err(refused(inode, "layout, size or address do not fit its file type")) }
     }
@@ -296,11 +297,11 @@ impl Checker<'_> {
 
     /// The contents of a regular file lie in the data space.
     fn file(&mut self, inode: &Inode) -> Result<(), CheckError> {
-        self.chunked |= inode.layout() == CHUNK_BASED;
+        self.chunked |= inode.layout == CHUNK_BASED;
         let data_blocks = self.image.data_blocks();
         let inside = |start: u64, blocks: u64| start.checked_add(blocks).is_some_and(|end| end <= data_blocks);
         let right = match self.image.content(inode)? {
-            Content::Plain { size: 0, .. } => inode.value() == 0,
+            Content::Plain { size: 0, .. } => inode.value == 0,
             Content::Plain { size, start } => inside(start, size.div_ceil(BLOCK_U64)),
             Content::Sparse { size, chunk_bits, chunks } => {
                 let blocks = |at| content::chunk_blocks(size, chunk_bits, at as u64);
@@ -329,7 +330,7 @@ impl Checker<'_> {
         }
         let header = XattrHeader::at(self.image.bytes(), inode.body_offset());
         let plain = header.is_none_or(|header| header.h_name_filter == 0 && header.h_reserved == [0; 7]);
-        if inode.xattr_icount() > 0 && (names.is_empty() || !plain) {
+        if inode.xattr_icount > 0 && (names.is_empty() || !plain) {
             return Err(refused(inode, "header of its xattrs"));
         }
         names.sort_unstable();

@@ -6,8 +6,11 @@ use crate::format::{
 };
 use crate::read::{Image, ReadError};
 
-/// The superblock's checksum as it should be, of metadata of at least a block: CRC-32C without the final inversion, of
-/// all of block 0 from the superblock on, with the checksum itself as zero.
+/// The superblock's checksum as it should be: CRC-32C without the final inversion, of all of block 0 from the superblock
+/// on, with the checksum itself as zero.
+///
+/// # Panics
+/// Of less than a block.
 pub fn checksum(metadata: &[u8]) -> u32 {
     let block = &metadata[..BLOCK];
     let crc = crc32c::crc32c(&block[SUPERBLOCK_OFFSET..SUPERBLOCK_OFFSET + 4]);

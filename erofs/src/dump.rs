@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::fmt::{self, Write};
 
 use crate::format::Dirent;
-use crate::read::{Image, Inode, ReadError};
+use crate::inode::Inode;
+use crate::read::{Image, ReadError};
 use crate::{Content, FileType};
 
 /// Lists an image, one line a name, a directory before what is in it, siblings in byte order:

@@ -2,7 +2,7 @@
 //!
 //! Source of every field's meaning: `fs/erofs/erofs_fs.h` of Linux 5.16 to 6.18, whose names are kept. All integers are
 //! little endian; offsets in the comments are bytes from the start of the structure. Nothing here decides anything: what
-//! values are allowed is said by the writer ([`crate::write`]) and enforced by [`crate::check`].
+//! values are allowed is said by the writer ([`crate::write()`]) and enforced by [`crate::check`].
 //!
 //! Where things lie in the metadata:
 //!

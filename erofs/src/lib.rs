@@ -6,11 +6,11 @@
 //! of regular files) follows it in the flat image, and is described by the one device slot of the superblock block, so
 //! that a kernel can be told to take it from another file.
 //!
-//! - [`Tree`] is what a writer is given; [`write`] makes [`Metadata`] of it. Equal trees give equal bytes.
+//! - [`Tree`] is what a writer is given; [`write()`] makes [`Metadata`] of it. Equal trees give equal bytes.
 //! - [`Image`] reads metadata bytes. It is safe on any bytes: it answers with errors and ends in bounded time.
-//! - [`check`] is the gate of metadata from outside: what it accepts may be given to the kernel.
+//! - [`check()`] is the gate of metadata from outside: what it accepts may be given to the kernel.
 //! - [`attach_device`] turns the stored (flat) form into the form that is mounted with `device=`.
-//! - [`dump`] lists an image as text.
+//! - [`dump()`] lists an image as text.
 //!
 //! The format itself is written down in [`mod@format`].
 
@@ -21,6 +21,7 @@ mod directory;
 mod dump;
 mod emit;
 pub mod format;
+mod inode;
 mod plan;
 mod read;
 mod retree;
@@ -32,8 +33,9 @@ pub use content::{Content, Piece, SparseLayout};
 pub use device::{attach_device, checksum};
 pub use dump::dump;
 pub use emit::{Metadata, write};
+pub use inode::Inode;
 pub use plan::{NodeProblem, WriteError};
-pub use read::{Entries, Entry, Extent, Image, Inode, ReadError, Xattrs};
+pub use read::{Entries, Entry, Extent, Image, ReadError, Xattrs};
 pub use retree::read_tree;
 pub use tree::{Attributes, FileType, Kind, Node, NodeId, Tree, TreeError, Visit, Walk};
 pub use xattr::XattrProblem;

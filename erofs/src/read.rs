@@ -10,10 +10,10 @@ use crate::content::chunk_count;
 use crate::device::known_features;
 use crate::directory::Block;
 use crate::format::{
-    BLOCK_BITS, CHUNK_BASED, CHUNK_BITS_MASK, DEVICE_SLOT_NUMBER, DEVICE_SLOT_OFFSET, DeviceSlot, ExtendedInode,
-    FLAT_INLINE, FLAT_PLAIN, FORMAT_EXTENDED, INODE_SLOT, MAGIC, NULL_ADDRESS, SUPERBLOCK_OFFSET, Superblock,
-    XattrEntry, XattrHeader, decode_device,
+    BLOCK_BITS, CHUNK_BASED, DEVICE_SLOT_NUMBER, DEVICE_SLOT_OFFSET, DeviceSlot, FLAT_INLINE, FLAT_PLAIN, INODE_SLOT,
+    MAGIC, NULL_ADDRESS, SUPERBLOCK_OFFSET, Superblock, XattrEntry, XattrHeader,
 };
+use crate::inode::Inode;
 use crate::{BLOCK_U64, Content, FileType, Kind, xattr};
 
 /// Why metadata could not be read.
@@ -39,34 +39,6 @@ pub struct Image<'a> {
     bytes: &'a [u8],
     superblock: Superblock,
     slot: DeviceSlot,
-}
-
-/// An inode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Inode {
-    /// Its address: byte offset / 32. What kernels show as the inode number.
-    pub nid: u64,
-    /// Its number: 1 for the root, then counted up.
-    pub ino: u32,
-    /// File type.
-    pub file_type: FileType,
-    /// Permissions, set-id and sticky bits.
-    pub mode: u16,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Modification time, seconds since 1970.
-    pub mtime: i64,
-    /// Its nanoseconds.
-    pub mtime_nsec: u32,
-    /// Bytes of contents, entries or target.
-    pub size: u64,
-    /// Number of names; of a directory, 2 + the number of subdirectories.
-    pub nlink: u32,
-    layout: u16,
-    value: u32,
-    xattr_icount: u16,
 }
 
 /// An entry of a directory.
@@ -109,7 +81,7 @@ impl<'a> Image<'a> {
     /// Opens metadata: `first_data_block` blocks, no more, no less.
     ///
     /// # Errors
-    /// It is not EROFS, or not of the shape that [`crate::write`] makes.
+    /// It is not EROFS, or not of the shape that [`crate::write()`] makes.
     pub fn new(bytes: &'a [u8]) -> Result<Self, ReadError> {
         let superblock = Superblock::at(bytes, SUPERBLOCK_OFFSET as u64).ok_or(ReadError::NotErofs("too short"))?;
         if superblock.magic != MAGIC {
@@ -162,43 +134,6 @@ impl<'a> Image<'a> {
     /// As [`Image::inode`].
     pub fn root(&self) -> Result<Inode, ReadError> {
         self.inode(u64::from(self.superblock.root_nid))
-    }
-
-    /// The inode at an address.
-    ///
-    /// # Errors
-    /// There is none, or one of a shape that we do not write.
-    pub fn inode(&self, nid: u64) -> Result<Inode, ReadError> {
-        let disk = self.disk_inode(nid)?;
-        if disk.i_format & FORMAT_EXTENDED == 0 {
-            return Err(ReadError::Unsupported("compact inode"));
-        }
-        let layout = disk.i_format >> 1;
-        if !matches!(layout, FLAT_PLAIN | FLAT_INLINE | CHUNK_BASED) {
-            return Err(ReadError::Unsupported("inode layout"));
-        }
-        let file_type = FileType::from_mode(disk.i_mode).ok_or(ReadError::Corrupt("file type of an inode"))?;
-        Ok(Inode {
-            nid,
-            ino: disk.i_ino,
-            file_type,
-            mode: disk.i_mode & 0o7777,
-            uid: disk.i_uid,
-            gid: disk.i_gid,
-            mtime: disk.i_mtime as i64,
-            mtime_nsec: disk.i_mtime_nsec,
-            size: disk.i_size,
-            nlink: disk.i_nlink,
-            layout,
-            value: disk.i_u,
-            xattr_icount: disk.i_xattr_icount,
-        })
-    }
-
-    pub(crate) fn disk_inode(&self, nid: u64) -> Result<ExtendedInode, ReadError> {
-        let offset = nid.checked_mul(INODE_SLOT);
-        let inode = offset.and_then(|offset| ExtendedInode::at(self.bytes, offset));
-        inode.ok_or(ReadError::Corrupt("inode outside of the metadata"))
     }
 
     /// `len` bytes of the metadata.
@@ -444,51 +379,6 @@ fn lookup_in<'a>(block: Block<'a>, name: &[u8]) -> Result<Option<Entry<'a>>, Rea
 fn to_entry<'a>((dirent, name): (crate::format::Dirent, &'a [u8])) -> Result<Entry<'a>, ReadError> {
     let file_type = FileType::from_dirent(dirent.file_type).ok_or(ReadError::Corrupt("file type of an entry"))?;
     Ok(Entry { name, nid: dirent.nid, file_type })
-}
-
-impl Inode {
-    /// The device number of a device: major, minor.
-    pub fn device(&self) -> (u32, u32) {
-        match self.file_type {
-            FileType::Char | FileType::Block => decode_device(self.value),
-            _ => (0, 0),
-        }
-    }
-
-    pub(crate) fn layout(&self) -> u16 {
-        self.layout
-    }
-
-    /// `i_u`.
-    pub(crate) fn value(&self) -> u32 {
-        self.value
-    }
-
-    pub(crate) fn xattr_icount(&self) -> u16 {
-        self.xattr_icount
-    }
-
-    /// Where its xattrs begin.
-    pub(crate) fn body_offset(&self) -> u64 {
-        self.nid * INODE_SLOT + ExtendedInode::SIZE as u64
-    }
-
-    /// Where its inline tail or chunk map begins. The nid was seen to lie in the metadata, so this is far from overflow.
-    fn tail_offset(&self) -> u64 {
-        let units = u64::from(self.xattr_icount).checked_sub(1);
-        self.body_offset() + units.map_or(0, |units| XattrHeader::SIZE as u64 + units * xattr::ALIGN as u64)
-    }
-
-    fn chunk_bits(&self) -> Result<u8, ReadError> {
-        if self.layout != CHUNK_BASED || self.value & !CHUNK_BITS_MASK != 0 {
-            return Err(ReadError::Unsupported("layout of a regular file"));
-        }
-        Ok(self.value as u8)
-    }
-
-    fn expect(&self, file_type: FileType, name: &'static str) -> Result<(), ReadError> {
-        if self.file_type == file_type { Ok(()) } else { Err(ReadError::WrongType(name)) }
-    }
 }
 
 impl RawXattr<'_> {

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use crate::format::Dirent;
-use crate::read::{Image, Inode, ReadError};
+use crate::inode::Inode;
+use crate::read::{Image, ReadError};
 use crate::{Attributes, FileType, Kind, Node, NodeId, Tree, TreeError};
 
 /// How much larger than the metadata a tree may be, in bytes of what is copied into it. Shared xattrs can be used by many
@@ -12,7 +13,7 @@ const BLOW_UP: u64 = 64;
 /// What a small image may use in any case.
 const ALLOWANCE: u64 = 16 << 20;
 
-/// Reads a whole image into a tree, hard links kept. [`crate::write`] of that tree gives the same image again, if the image was
+/// Reads a whole image into a tree, hard links kept. [`crate::write()`] of that tree gives the same image again, if the image was
 /// written so.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! The tree that a writer is given: nodes in an arena, names in the directories that hold them.
 //!
 //! Invariants kept here: names are valid and unique, every node has at least one name, and a directory exactly one, so a tree
-//! is a tree. Whether EROFS can hold the attributes of a node is found out by [`crate::write`], which knows the path.
+//! is a tree. Whether EROFS can hold the attributes of a node is found out by [`crate::write()`], which knows the path.
 
 use std::collections::{BTreeMap, HashMap, btree_map};
 
