@@ -10,7 +10,7 @@ use crate::below::{self, Below};
 use crate::build::{self, Input, Made, Settings};
 use crate::error::{Error, Result};
 use crate::report::{ImageReport, LayerReport, Report};
-use crate::source::{Blobs, Image, Images, LayerBlob, Platforms, Source, open_layout};
+use crate::source::{Blobs, Image, Images, LayerBlob, Platforms, Source, open_docker, open_layout};
 use blobstore::layer::{WRITER_GENERATION, format};
 use blobstore::refs::{
     Candidate, ChainLayer, Digest, ImageName, ManifestChain, ManifestDoc, Refs, Stack, StackEntry, Tag, TagName,
@@ -76,9 +76,15 @@ pub async fn convert(refs: &Refs, source: &Source, options: &Options) -> Result<
     let session = Session::new(refs, options)?;
     match source {
         Source::Oci { directory, reference } => {
-            session.images(Blobs::Directory(directory.clone()), reference.as_deref()).await
+            let blobs = Blobs::Directory(directory.clone());
+            session.images(open_layout(blobs, reference.as_deref(), &options.platforms)?).await
         }
-        Source::OciArchive { file, reference } => session.images(Blobs::archive(file)?, reference.as_deref()).await,
+        Source::OciArchive { file, reference } => {
+            session.images(open_layout(Blobs::archive(file)?, reference.as_deref(), &options.platforms)?).await
+        }
+        Source::DockerArchive { file, reference } => {
+            session.images(open_docker(Blobs::archive(file)?, reference.as_deref(), &options.platforms)?).await
+        }
         Source::Tar(None) => session.single(Input::Tar(Box::new(io::stdin()), None), "standard input").await,
         Source::Tar(Some(path)) => {
             let name = path.display().to_string();
@@ -129,8 +135,7 @@ impl<'a> Session<'a> {
         Ok(Self { refs, options, settings, staged, _stage: stage })
     }
 
-    async fn images(&self, blobs: Blobs, reference: Option<&str>) -> Result<Report> {
-        let images = open_layout(blobs, reference, &self.options.platforms)?;
+    async fn images(&self, images: Images) -> Result<Report> {
         let name = self.image_name(&images);
         if self.options.tag.is_some() && images.images.len() != 1 {
             return Err(Error::refused("a tag stands for one platform: choose it"));

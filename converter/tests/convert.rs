@@ -189,3 +189,26 @@ async fn a_comparison_finds_nothing_after_a_conversion_and_a_wrong_stack_by_name
         assert!(text.contains(part), "{text}");
     }
 }
+
+#[tokio::test]
+async fn a_docker_archive_gives_the_layers_and_the_name_of_its_image() {
+    let (bottom, top) = (support::tar(&[file("a", b"1")]), support::tar(&[file("b", b"2")]));
+    let config = format!(
+        r#"{{"os":"linux","architecture":"amd64","rootfs":{{"type":"layers","diff_ids":["{}","{}"]}}}}"#,
+        Digest::of(&bottom),
+        Digest::of(&top)
+    );
+    let manifest = r#"[{"Config":"c.json","RepoTags":["quay.io/a/b:1"],"Layers":["x/layer.tar","y.tar"]}]"#;
+    let archive = tempfile::NamedTempFile::new().unwrap();
+    let files = [("c.json", config.as_bytes()), ("manifest.json", manifest.as_bytes())];
+    let items: Vec<_> = files.into_iter().chain([("x/layer.tar", &bottom[..]), ("y.tar", &top[..])]).collect();
+    let items: Vec<_> = items.into_iter().map(|(name, data)| file(name, data)).collect();
+    std::fs::write(archive.path(), support::tar(&items)).unwrap();
+    let source = Source::DockerArchive { file: archive.path().to_owned(), reference: Some("quay.io/a/b:1".to_owned()) };
+    let store = Store::new();
+    let report = store.convert(&source, &Options::default()).await.unwrap();
+    assert_eq!(report.name.as_deref(), Some("quay.io/a/b:1"));
+    assert_eq!(store.read(&store.top(&report).await, b"b"), b"2");
+    let digest: Digest = report.digest.unwrap().parse().unwrap();
+    assert!(store.refs.manifest(&digest).await.unwrap().is_some() && store.refs.blob(&digest).await.unwrap().is_some());
+}
