@@ -95,7 +95,9 @@ impl Blobs {
                 let path = directory.join(name);
                 match File::open(&path) {
                     Ok(file) => Ok(Box::new(file)),
-                    Err(e) if e.kind() == io::ErrorKind::NotFound => Err(missing(&path.display().to_string())),
+                    Err(e) if e.kind() == io::ErrorKind::NotFound && directory.is_dir() => {
+                        Err(missing(&path.display().to_string()))
+                    }
                     Err(e) => Err(Error::failed(path.display().to_string(), e)),
                 }
             }
