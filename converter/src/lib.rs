@@ -5,13 +5,16 @@
 //! * [`tree`]: a layer's entries applied to the tree below it, in overlayfs's own form.
 //! * [`pack`]: file contents to the data space, cut into chunks.
 //! * [`publish`]: all of it in order, and the references in the store.
+//! * [`compare`](mod@compare): whether the store shows what a source holds.
 //!
 //! A conversion is deterministic (equal input and options give equal bytes) and lossless, or the input is refused
 //! ([`Error::Refused`]) and nothing is written. This crate knows OCI, tar and overlayfs's layers; what an EROFS image and
 //! a layer file look like is known to `erofs` and `blobstore`.
 
+mod assume;
 mod below;
 mod build;
+pub mod compare;
 pub mod error;
 pub mod pack;
 pub mod publish;
@@ -20,6 +23,7 @@ pub mod source;
 pub mod tar;
 pub mod tree;
 
+pub use compare::{Comparison, compare};
 pub use error::{Error, Refusal, Result};
 pub use publish::{Options, Progress, convert};
 pub use report::{ImageReport, LayerReport, Report};

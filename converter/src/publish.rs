@@ -5,16 +5,16 @@
 //! before all of the source was converted, so a refused source leaves nothing behind. Then layers are uploaded, then
 //! diff and chain references written bottom up, then documents, manifest, image name and tag.
 
+use crate::assume::{assume, holds};
 use crate::below::{self, Below};
 use crate::build::{self, Input, Made, Settings};
 use crate::error::{Error, Result};
 use crate::report::{ImageReport, LayerReport, Report};
-use crate::source::{Blobs, Image, Images, LayerBlob, Platforms, Source, open_layout};
-use crate::tree::{Assumption, Found};
+use crate::source::{Blobs, Image, Images, LayerBlob, Platforms, Source, open_docker, open_layout};
 use blobstore::layer::{WRITER_GENERATION, format};
 use blobstore::refs::{
-    Assume, Assumed, Attributes, Candidate, ChainLayer, Digest, ImageName, ManifestChain, ManifestDoc, Refs, Stack,
-    StackEntry, Tag, TagName, layer_key,
+    Candidate, ChainLayer, Digest, ImageName, ManifestChain, ManifestDoc, Refs, Stack, StackEntry, Tag, TagName,
+    layer_key,
 };
 use blobstore::store::{FileStore, Store, StoreError};
 use std::fs::File;
@@ -76,9 +76,15 @@ pub async fn convert(refs: &Refs, source: &Source, options: &Options) -> Result<
     let session = Session::new(refs, options)?;
     match source {
         Source::Oci { directory, reference } => {
-            session.images(Blobs::Directory(directory.clone()), reference.as_deref()).await
+            let blobs = Blobs::Directory(directory.clone());
+            session.images(open_layout(blobs, reference.as_deref(), &options.platforms)?).await
         }
-        Source::OciArchive { file, reference } => session.images(Blobs::archive(file)?, reference.as_deref()).await,
+        Source::OciArchive { file, reference } => {
+            session.images(open_layout(Blobs::archive(file)?, reference.as_deref(), &options.platforms)?).await
+        }
+        Source::DockerArchive { file, reference } => {
+            session.images(open_docker(Blobs::archive(file)?, reference.as_deref(), &options.platforms)?).await
+        }
         Source::Tar(None) => session.single(Input::Tar(Box::new(io::stdin()), None), "standard input").await,
         Source::Tar(Some(path)) => {
             let name = path.display().to_string();
@@ -129,8 +135,7 @@ impl<'a> Session<'a> {
         Ok(Self { refs, options, settings, staged, _stage: stage })
     }
 
-    async fn images(&self, blobs: Blobs, reference: Option<&str>) -> Result<Report> {
-        let images = open_layout(blobs, reference, &self.options.platforms)?;
+    async fn images(&self, images: Images) -> Result<Report> {
         let name = self.image_name(&images);
         if self.options.tag.is_some() && images.images.len() != 1 {
             return Err(Error::refused("a tag stands for one platform: choose it"));
@@ -182,7 +187,7 @@ impl<'a> Session<'a> {
                 Some(entry) => self.reused(entry, layer, chain_id),
                 None => {
                     let started = Instant::now();
-                    let input = Input::Tar(blobs.blob(&layer.digest)?, Some(layer.clone()));
+                    let input = Input::Tar(blobs.blob(&layer.digest).map_err(named)?, Some(layer.clone()));
                     let made;
                     (made, below) = self.build(input, below).await.map_err(named)?;
                     self.made(made, Some(layer), Some(chain_id), started)
@@ -331,6 +336,7 @@ impl<'a> Session<'a> {
             diff_id: diff_id.map(|id| id.to_string()),
             chain_id: chain_id.map(|id| id.to_string()),
             layer: made.entry.layer.to_string(),
+            entry: Some(made.entry.clone()),
             reused: false,
             entries: made.entries,
             bytes_in: made.sums.map_or(0, |sums| sums.blob_size),
@@ -350,6 +356,7 @@ impl<'a> Session<'a> {
             diff_id: Some(layer.diff_id.to_string()),
             chain_id: Some(chain_id.to_string()),
             layer: entry.layer.to_string(),
+            entry: Some(entry.clone()),
             reused: true,
             bytes_in: layer.size,
             bytes_out: entry.size,
@@ -375,34 +382,4 @@ fn chain_ids(image: &Image) -> Vec<Digest> {
 
 fn store(error: blobstore::refs::Error) -> Error {
     Error::failed("the store's references", error)
-}
-
-/// An assumption as references write it; `None` for one that they have no word for.
-fn assume(assumption: &Assumption) -> Option<Assume> {
-    let what = match &assumption.found {
-        Found::Directory(attributes) => Assumed::Directory(Attributes {
-            mode: u32::from(attributes.mode),
-            uid: attributes.uid,
-            gid: attributes.gid,
-            xattrs: attributes.xattrs.clone(),
-        }),
-        Found::Nothing => Assumed::Absent,
-        Found::NoDirectory | Found::Something | Found::Contents => return None,
-    };
-    Some(Assume { path: assumption.path.to_bytes(), what })
-}
-
-fn holds(assume: &Assume, below: &Below) -> bool {
-    let found = match &assume.what {
-        Assumed::Directory(attributes) => Found::Directory(erofs::Attributes {
-            mode: (attributes.mode & 0o7777) as u16,
-            uid: attributes.uid,
-            gid: attributes.gid,
-            xattrs: attributes.xattrs.clone(),
-            ..erofs::Attributes::default()
-        }),
-        Assumed::Absent => Found::Nothing,
-        _ => return false,
-    };
-    crate::tar::TreePath::clean(&assume.path).is_ok_and(|path| below.merged.holds(&Assumption { path, found }))
 }

@@ -1,5 +1,6 @@
 //! What a conversion did, for people and for scripts.
 
+use blobstore::refs::StackEntry;
 use serde::Serialize;
 
 /// A whole conversion.
@@ -45,6 +46,9 @@ pub struct LayerReport {
     pub chain_id: Option<String>,
     /// Id of the layer in the store.
     pub layer: String,
+    /// The same as references name it.
+    #[serde(skip)]
+    pub entry: Option<StackEntry>,
     /// Whether the store had it already; then the numbers of the conversion are 0.
     pub reused: bool,
     /// Entries of the tar, or names in the directory.

@@ -162,3 +162,53 @@ async fn a_tar_and_a_directory_become_one_layer_each_under_a_tag() {
     }
     assert!(store.refs.chain(&Digest::of(&tar)).await.unwrap().is_some());
 }
+
+#[tokio::test]
+async fn a_comparison_finds_nothing_after_a_conversion_and_a_wrong_stack_by_name() {
+    let store = Store::new();
+    let options = Options { platforms: "linux/amd64".parse().unwrap(), ..Options::default() };
+    let layout = Layout::new();
+    layout.image(&[&[dir("d", 7), file("d/f", b"1"), link("g", "d/f")], &[file("d/h", b"2")]], "linux/amd64", "a");
+    let error = converter::compare(&store.refs, &layout.source(), &options).await.unwrap_err();
+    assert!(!error.is_refusal() && error.to_string().contains("not converted"), "{error}");
+    let report = store.convert(&layout.source(), &options).await.unwrap();
+    let found = converter::compare(&store.refs, &layout.source(), &options).await.unwrap();
+    assert_eq!((found.layers, found.names, found.count), (2, 5, 0), "{found:?}");
+
+    let other = Layout::new();
+    other.image(&[&[dir("d", 8), file("d/f", b"2"), file("g", b"1"), file("x", b"")]], "linux/amd64", "a");
+    let theirs = store.convert(&other.source(), &options).await.unwrap();
+    let wrong =
+        store.refs.chain(&theirs.images[0].layers[0].chain_id.as_ref().unwrap().parse().unwrap()).await.unwrap();
+    let chain_id = report.images[0].layers[1].chain_id.as_ref().unwrap().parse().unwrap();
+    let wrong = blobstore::refs::Chain { chain_id, stack: wrong.unwrap().stack };
+    store.refs.replace_chain(&wrong).await.unwrap();
+    let found = converter::compare(&store.refs, &layout.source(), &options).await.unwrap();
+    let text = found.differences.join("\n");
+    for part in ["/x: is not in the source", "/d/h: is missing", "/d: attributes", "/d/f: its contents differ"] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_docker_archive_gives_the_layers_and_the_name_of_its_image() {
+    let (bottom, top) = (support::tar(&[file("a", b"1")]), support::tar(&[file("b", b"2")]));
+    let config = format!(
+        r#"{{"os":"linux","architecture":"amd64","rootfs":{{"type":"layers","diff_ids":["{}","{}"]}}}}"#,
+        Digest::of(&bottom),
+        Digest::of(&top)
+    );
+    let manifest = r#"[{"Config":"c.json","RepoTags":["quay.io/a/b:1"],"Layers":["x/layer.tar","y.tar"]}]"#;
+    let archive = tempfile::NamedTempFile::new().unwrap();
+    let files = [("c.json", config.as_bytes()), ("manifest.json", manifest.as_bytes())];
+    let items: Vec<_> = files.into_iter().chain([("x/layer.tar", &bottom[..]), ("y.tar", &top[..])]).collect();
+    let items: Vec<_> = items.into_iter().map(|(name, data)| file(name, data)).collect();
+    std::fs::write(archive.path(), support::tar(&items)).unwrap();
+    let source = Source::DockerArchive { file: archive.path().to_owned(), reference: Some("quay.io/a/b:1".to_owned()) };
+    let store = Store::new();
+    let report = store.convert(&source, &Options::default()).await.unwrap();
+    assert_eq!(report.name.as_deref(), Some("quay.io/a/b:1"));
+    assert_eq!(store.read(&store.top(&report).await, b"b"), b"2");
+    let digest: Digest = report.digest.unwrap().parse().unwrap();
+    assert!(store.refs.manifest(&digest).await.unwrap().is_some() && store.refs.blob(&digest).await.unwrap().is_some());
+}

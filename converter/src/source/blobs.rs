@@ -51,6 +51,22 @@ impl Blobs {
         }
     }
 
+    /// Whether there is a file of this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        match self {
+            Self::Directory(directory) => directory.join(name).exists(),
+            Self::Archive { members, .. } => members.contains_key(name),
+        }
+    }
+
+    /// Lets a file of an archive also be the blob with this digest, which is not verified; its size.
+    pub(super) fn alias(&mut self, name: &str, digest: &Digest) -> Result<u64> {
+        let Self::Archive { members, .. } = self else { return Err(missing(name)) };
+        let place = *members.get(name).ok_or_else(|| missing(name))?;
+        members.insert(blob_path(digest), place);
+        Ok(place.1)
+    }
+
     /// A document, verified.
     pub(super) fn document(&self, descriptor: &Descriptor) -> Result<Vec<u8>> {
         let digest = descriptor.digest()?;
@@ -79,7 +95,9 @@ impl Blobs {
                 let path = directory.join(name);
                 match File::open(&path) {
                     Ok(file) => Ok(Box::new(file)),
-                    Err(e) if e.kind() == io::ErrorKind::NotFound => Err(missing(&path.display().to_string())),
+                    Err(e) if e.kind() == io::ErrorKind::NotFound && directory.is_dir() => {
+                        Err(missing(&path.display().to_string()))
+                    }
                     Err(e) => Err(Error::failed(path.display().to_string(), e)),
                 }
             }
@@ -95,7 +113,7 @@ impl Blobs {
 }
 
 fn missing(name: &str) -> Error {
-    Error::refused(format!("{name} is missing: not a complete OCI image layout"))
+    Error::refused(format!("{name} is missing: not a complete image layout or archive"))
 }
 
 fn blob_path(digest: &Digest) -> String {

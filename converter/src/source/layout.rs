@@ -110,6 +110,20 @@ pub fn open(blobs: Blobs, reference: Option<&str>, platforms: &Platforms) -> Res
     Ok(images)
 }
 
+/// The image of a manifest that no index names.
+pub(super) fn of_manifest(
+    blobs: Blobs,
+    manifest: Vec<u8>,
+    media_type: &str,
+    name: Option<String>,
+    platforms: &Platforms,
+) -> Result<Images> {
+    let root = Digest::of(&manifest);
+    let mut images = Images { root, name, documents: Vec::new(), images: Vec::new(), blobs };
+    images.document(root, media_type, manifest, platforms, 0)?;
+    Ok(images)
+}
+
 fn is_called(descriptor: &Descriptor, wanted: &str) -> bool {
     let names = [descriptor.annotation(REF_NAME), descriptor.annotation(IMAGE_NAME), Some(&descriptor.digest)];
     names.into_iter().flatten().any(|name| name == wanted)
@@ -154,13 +168,23 @@ fn describe(platforms: &Platforms) -> String {
 impl Images {
     fn collect(&mut self, descriptor: &Descriptor, platforms: &Platforms, depth: usize) -> Result<()> {
         let bytes = self.blobs.document(descriptor)?;
-        let digest = descriptor.digest()?;
-        let document: Document = parse(&descriptor.digest, &bytes)?;
+        self.document(descriptor.digest()?, &descriptor.media_type, bytes, platforms, depth)
+    }
+
+    /// Takes an index or a manifest whose descriptor has this media type.
+    fn document(
+        &mut self,
+        digest: Digest,
+        described: &str,
+        bytes: Vec<u8>,
+        platforms: &Platforms,
+        depth: usize,
+    ) -> Result<()> {
+        let document: Document = parse(&digest.to_string(), &bytes)?;
         self.documents.push(bytes);
-        let media_type = document.media_type.as_deref().unwrap_or(&descriptor.media_type);
-        if !descriptor.media_type.is_empty() && media_type != descriptor.media_type {
-            let what =
-                format!("{digest}: its media type is '{media_type}', its descriptor says '{}'", descriptor.media_type);
+        let media_type = document.media_type.as_deref().unwrap_or(described);
+        if !described.is_empty() && media_type != described {
+            let what = format!("{digest}: its media type is '{media_type}', its descriptor says '{described}'");
             return Err(Error::refused(what));
         }
         match (document.manifests, document.layers) {

@@ -5,6 +5,7 @@
 
 mod blobs;
 mod directory;
+mod docker;
 mod gzip;
 mod hashing;
 mod layout;
@@ -13,6 +14,7 @@ mod stream;
 
 pub use blobs::Blobs;
 pub use directory::read_directory;
+pub use docker::open as open_docker;
 pub use layout::{Image, Images, LayerBlob, Platforms, open as open_layout};
 pub use stream::{LayerStream, Read as ReadSums};
 
@@ -35,6 +37,13 @@ pub enum Source {
         /// The tar file.
         file: PathBuf,
         /// Which of its images.
+        reference: Option<String>,
+    },
+    /// `docker-archive:FILE[:REF]`: what `docker save` writes.
+    DockerArchive {
+        /// The tar file.
+        file: PathBuf,
+        /// Which of its images: one of its names.
         reference: Option<String>,
     },
     /// `tar:FILE`: one layer, perhaps compressed; `None` is the standard input (`tar:-`).
@@ -62,9 +71,10 @@ impl FromStr for Source {
             }
             "tar" => Ok(Self::Tar((rest != "-").then(|| rest.into()))),
             "dir" => Ok(Self::Directory(rest.into())),
-            "docker-archive" => Err(Error::refused(format!(
-                "source '{text}': reading docker-archive is not built yet; `skopeo copy {text} oci:DIR` makes a layout"
-            ))),
+            "docker-archive" => {
+                let (file, reference) = split_reference(rest);
+                Ok(Self::DockerArchive { file, reference })
+            }
             "docker" => Err(Error::refused(format!(
                 "source '{text}': reading from a registry is not built yet; `skopeo copy {text} oci:DIR` makes a layout"
             ))),
@@ -75,7 +85,7 @@ impl FromStr for Source {
 
 fn forms(text: &str) -> String {
     format!(
-        "'{text}' is no source: oci:DIR[:REF], oci-archive:FILE[:REF], tar:FILE (- is the standard input) and dir:PATH are"
+        "'{text}' is no source: oci:DIR[:REF], oci-archive:FILE[:REF], docker-archive:FILE[:REF], tar:FILE (- is the standard input) and dir:PATH are"
     )
 }
 
@@ -103,7 +113,7 @@ mod tests {
         assert_eq!("oci:/a:docker.io/x:1".parse::<Source>().unwrap(), oci("/a", Some("docker.io/x:1")));
         assert_eq!("tar:-".parse::<Source>().unwrap(), Source::Tar(None));
         assert_eq!("dir:/x:y".parse::<Source>().unwrap(), Source::Directory("/x:y".into()));
-        for bad in ["", "x", "oci:", "zip:x", "docker://x", "docker-archive:x"] {
+        for bad in ["", "x", "oci:", "zip:x", "docker://x"] {
             assert!(bad.parse::<Source>().unwrap_err().is_refusal(), "{bad}");
         }
     }

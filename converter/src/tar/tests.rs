@@ -205,3 +205,36 @@ fn links_devices_and_directories_have_no_data() {
     assert_eq!(all[0].0.kind, Kind::HardLink(TreePath::clean(b"t").unwrap()));
     assert_eq!(all.len(), 2);
 }
+
+#[test]
+fn no_damage_makes_the_reader_panic_or_hang() {
+    let records = ["GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.name=true", "GNU.sparse.realsize=10000"];
+    let data = [padded(b"2\n0\n5\n9000\n3\n"), b"abcdefgh".to_vec()].concat();
+    let whole = archive(&[
+        pax(&records),
+        posix(b"s", b'0', &data),
+        [block(b"././@LongLink", b'L', 6, b"", b"ustar  \0"), padded(b"gnu/n\0"), posix(b"cut", b'0', b"x")].concat(),
+        pax(&["mtime=1.5", "uid=7", "SCHILY.xattr.user.a=b", "path=x"]),
+        posix(b"d/", b'5', b""),
+        block(b"old", b'S', 4, b"", b"ustar  \0"),
+        padded(b"abcd"),
+    ]);
+    let mut random = blake3::Hasher::new().update(b"damage").finalize_xof();
+    for _ in 0..20_000 {
+        let mut damaged = whole.clone();
+        let mut bytes = [0; 8];
+        random.fill(&mut bytes);
+        let at = usize::from(u16::from_le_bytes([bytes[0], bytes[1]])) % damaged.len();
+        damaged[at] = bytes[2];
+        // Half of them with right checksums, so that the damage gets past the header.
+        if bytes[3] & 1 == 1 {
+            let start = at / 512 * 512;
+            let sealed = seal(damaged[start..start + 512].to_vec());
+            damaged[start..start + 512].copy_from_slice(&sealed);
+        }
+        if bytes[4] & 7 == 0 {
+            damaged.truncate(usize::from(u16::from_le_bytes([bytes[5], bytes[6]])) % whole.len());
+        }
+        drop(read_all(&damaged));
+    }
+}

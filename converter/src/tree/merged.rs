@@ -15,7 +15,7 @@ pub struct Merged {
 }
 
 /// A node's place in a [`Merged`].
-pub(super) type Id = usize;
+pub type Id = usize;
 
 /// What stands at a path.
 #[derive(Debug, Clone)]
@@ -53,6 +53,11 @@ impl Merged {
     /// The node under a name of a directory.
     pub fn child(&self, directory: Id, name: &[u8]) -> Option<Id> {
         self.nodes[directory].children.get(name).copied()
+    }
+
+    /// The names in a directory, in byte order.
+    pub fn names(&self, directory: Id) -> impl Iterator<Item = &[u8]> {
+        self.nodes[directory].children.keys().map(Vec::as_slice)
     }
 
     /// The node at a path.

@@ -15,16 +15,20 @@
 //!   differ in what they make of it.
 
 mod assume;
+mod emit;
+mod links;
 mod merged;
 mod settle;
 mod upper;
 mod xattr;
 
 pub use assume::{Assumption, Found};
-pub use merged::{Below, Merged, OPAQUE};
+pub use merged::{Below, Id as NodeId, Merged, Node, OPAQUE};
 pub use settle::Settled;
 pub use upper::{Contents, Meaning, Upper};
 pub use xattr::{Xattrs, keep_possible};
 
+#[cfg(test)]
+mod model_tests;
 #[cfg(test)]
 mod tests;

@@ -3,13 +3,13 @@
 //! Three passes over the paths, none recursive: downwards, what of the tree below each path can be seen; upwards, which
 //! marks hide anything; downwards again, the layer's tree.
 
-use super::assume::{Assumption, Found, default_directory, without_time};
-use super::merged::{Below, Id, Merged, OPAQUE};
-use super::upper::{Contents, Inode, Path, Says, Slot, Upper, not_linkable, through_symlink};
-use crate::error::{Error, Result};
+use super::assume::Assumption;
+use super::emit::Build;
+use super::merged::{Id, Merged};
+use super::upper::{Contents, Path, Says, Slot, Upper};
+use crate::error::Result;
 use crate::tar::TreePath;
-use erofs::{Attributes, Content, Kind, Node, NodeId, Tree};
-use std::collections::{HashMap, HashSet};
+use erofs::{Kind, NodeId, Tree};
 
 /// A layer, decided.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub struct Settled {
 
 /// What the tree below has at a path, as this layer's parent directories let it be seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lower {
+pub(super) enum Lower {
     /// The layer itself hides whatever may be there.
     Hidden,
     /// Nothing.
@@ -37,24 +37,35 @@ enum Lower {
     Node(Id),
 }
 
-/// A path on the way down.
-struct Visit {
-    slot: Slot,
-    path: TreePath,
-    parent: usize,
-    lower: Lower,
+/// A path on the way down: its last name, and the visit of its parent.
+pub(super) struct Visit<'a> {
+    pub(super) slot: Slot,
+    pub(super) name: &'a [u8],
+    pub(super) parent: usize,
+    pub(super) lower: Lower,
     /// Whether anything must stand here in the layer.
-    effective: bool,
+    pub(super) effective: bool,
+}
+
+/// The path of a visit. It is put together when it is needed: millions of them would fill the memory.
+pub(super) fn path_of(visits: &[Visit<'_>], mut number: usize) -> TreePath {
+    let mut parts = Vec::new();
+    while number != 0 {
+        parts.push(visits[number].name.to_vec());
+        number = visits[number].parent;
+    }
+    parts.reverse();
+    TreePath::from(parts)
 }
 
 impl Path {
     /// Whether the layer hides what the tree below has in this directory.
-    fn hides(&self) -> bool {
+    pub(super) fn hides(&self) -> bool {
         self.whiteout || self.fresh || self.opaque
     }
 
     /// What of the tree below can be seen in this directory, given what can be seen of itself.
-    fn inside(&self, lower: Lower, below: &Merged) -> Lower {
+    pub(super) fn inside(&self, lower: Lower, below: &Merged) -> Lower {
         match (&self.says, lower) {
             (Says::Inode(_) | Says::Link(_), _) | (_, Lower::Hidden) => Lower::Hidden,
             _ if self.hides() => Lower::Hidden,
@@ -64,7 +75,7 @@ impl Path {
     }
 }
 
-fn step(lower: Lower, name: &[u8], below: &Merged) -> Lower {
+pub(super) fn step(lower: Lower, name: &[u8], below: &Merged) -> Lower {
     match lower {
         Lower::Node(id) => below.child(id, name).map_or(Lower::Absent, Lower::Node),
         other => other,
@@ -78,25 +89,24 @@ impl Upper {
         let mut visits = self.downwards(below);
         self.upwards(&mut visits, below);
         let mut build = Build::new(&self, below, &visits)?;
-        for (number, visit) in visits.iter().enumerate().skip(1) {
-            build.visit(number).map_err(|e| e.at(&visit.path.to_bytes()))?;
+        for number in 1..build.visits.len() {
+            build.visit(number).map_err(|e| e.at(&path_of(build.visits, number).to_bytes()))?;
         }
         let Build { tree, contents, assumes: found, .. } = build;
         assumes.extend(found);
         Ok(Settled { tree, contents, root_opaque: self.slots[0].opaque, assumes, warnings: self.warnings })
     }
 
-    fn downwards(&self, below: &Merged) -> Vec<Visit> {
+    fn downwards(&self, below: &Merged) -> Vec<Visit<'_>> {
         let lower = below.root().map_or(Lower::Absent, Lower::Node);
-        let mut visits = vec![Visit { slot: 0, path: TreePath::default(), parent: 0, lower, effective: true }];
+        let mut visits = vec![Visit { slot: 0, name: b"", parent: 0, lower, effective: true }];
         let mut next = 0;
         while next < visits.len() {
             let Visit { slot, lower, .. } = visits[next];
             let inside = self.slots[slot].inside(lower, below);
             for (name, &slot) in &self.slots[slot].children {
-                let path = visits[next].path.join(name);
                 let lower = step(inside, name, below);
-                visits.push(Visit { slot, path, parent: next, lower, effective: false });
+                visits.push(Visit { slot, name, parent: next, lower, effective: false });
             }
             next += 1;
         }
@@ -104,7 +114,7 @@ impl Upper {
     }
 
     /// A path has to stand in the layer if it has an entry, hides something, or one below it has to.
-    fn upwards(&self, visits: &mut [Visit], below: &Merged) {
+    fn upwards(&self, visits: &mut [Visit<'_>], below: &Merged) {
         for number in (1..visits.len()).rev() {
             let visit = &visits[number];
             let path = &self.slots[visit.slot];
@@ -118,255 +128,5 @@ impl Upper {
                 visits[parent].effective = true;
             }
         }
-    }
-
-    /// Gives each hard link that had no target the inode of its target: in the layer as it is now, else below.
-    fn resolve_links(&mut self, below: &Merged) -> Result<Vec<Assumption>> {
-        let mut copied: HashMap<Id, usize> = HashMap::new();
-        let mut assumes = Vec::new();
-        for (slot, path) in self.pending() {
-            let found = self.chase(slot, below).map_err(|e| e.at(&path.to_bytes()))?;
-            let inode = match found {
-                Target::Inode(inode) => inode,
-                Target::Below(id, target) => {
-                    let inode = *copied.entry(id).or_insert_with(|| self.copy_up(below, id));
-                    let place = self.place(&target)?;
-                    self.put(place, Says::Inode(inode));
-                    assumes.push(Assumption { path: target, found: Found::Contents });
-                    inode
-                }
-            };
-            self.put(slot, Says::Inode(inode));
-        }
-        Ok(assumes)
-    }
-
-    /// The paths that still hold an unresolved hard link.
-    fn pending(&self) -> Vec<(Slot, TreePath)> {
-        let mut found = Vec::new();
-        let mut open = vec![(0, TreePath::default())];
-        while let Some((slot, path)) = open.pop() {
-            if let Says::Link(_) = self.slots[slot].says {
-                found.push((slot, path));
-                continue;
-            }
-            open.extend(self.slots[slot].children.iter().rev().map(|(name, &child)| (child, path.join(name))));
-        }
-        found
-    }
-
-    fn chase(&self, start: Slot, below: &Merged) -> Result<Target> {
-        let mut seen = HashSet::new();
-        let mut slot = start;
-        loop {
-            let Says::Link(target) = &self.slots[slot].says else { return Err(unresolved()) };
-            let next = self.find(target).filter(|&next| seen.insert(next) && next != slot);
-            match next.map(|next| (next, &self.slots[next].says)) {
-                Some((_, Says::Inode(inode))) => return Ok(Target::Inode(*inode)),
-                Some((_, Says::Directory(_) | Says::Implied)) => return Err(not_linkable(target)),
-                Some((next, Says::Link(_))) => slot = next,
-                _ => return self.target_below(target, below),
-            }
-        }
-    }
-
-    fn target_below(&self, target: &TreePath, below: &Merged) -> Result<Target> {
-        match self.visible(target, below) {
-            Lower::Node(id) if below.node(id).kind == Kind::Directory => Err(not_linkable(target)),
-            Lower::Node(id) => Ok(Target::Below(id, target.clone())),
-            _ => Err(Error::refused(format!("hard link to '{target}', which is not in the image"))),
-        }
-    }
-
-    /// What can be seen of the tree below at a path once the layer is over it.
-    fn visible(&self, path: &TreePath, below: &Merged) -> Lower {
-        let mut slot = Some(0);
-        let mut lower = below.root().map_or(Lower::Absent, Lower::Node);
-        for part in path.parts() {
-            if let Some(directory) = slot.map(|slot| &self.slots[slot]) {
-                lower = directory.inside(lower, below);
-                slot = directory.children.get(part).copied();
-            }
-            lower = step(lower, part, below);
-        }
-        match slot.map(|slot| &self.slots[slot]) {
-            Some(path) if path.whiteout => Lower::Hidden,
-            _ => lower,
-        }
-    }
-
-    fn copy_up(&mut self, below: &Merged, id: Id) -> usize {
-        let node = below.node(id);
-        let (kind, contents) = match &node.kind {
-            Kind::File(content) => {
-                let content = Below { layer: node.layer, content: content.clone() };
-                (Kind::File(Content::EMPTY), Some(Contents::Below(content)))
-            }
-            other => (other.clone(), None),
-        };
-        self.inodes.push(Inode { attributes: node.attributes.clone(), kind, contents });
-        self.inodes.len() - 1
-    }
-}
-
-/// The node that a hard link is another name of.
-enum Target {
-    Inode(usize),
-    Below(Id, TreePath),
-}
-
-/// Cannot happen: links are resolved before anything asks; an error is better than a panic all the same.
-fn unresolved() -> Error {
-    Error::refused("a hard link that was not resolved")
-}
-
-/// The layer's tree, growing.
-struct Build<'a> {
-    upper: &'a Upper,
-    below: &'a Merged,
-    visits: &'a [Visit],
-    tree: Tree,
-    /// Node of each directory that was visited.
-    directories: Vec<NodeId>,
-    inodes: HashMap<usize, NodeId>,
-    contents: Vec<(NodeId, Contents)>,
-    assumes: Vec<Assumption>,
-}
-
-impl<'a> Build<'a> {
-    fn new(upper: &'a Upper, below: &'a Merged, visits: &'a [Visit]) -> Result<Self> {
-        let mut build = Self {
-            upper,
-            below,
-            visits,
-            tree: Tree::new(Attributes::default()),
-            directories: vec![Tree::ROOT; visits.len()],
-            inodes: HashMap::new(),
-            contents: Vec::new(),
-            assumes: Vec::new(),
-        };
-        let root = match (&upper.slots[0].says, below.root()) {
-            (Says::Directory(attributes), _) => attributes.clone(),
-            (_, Some(id)) => build.inherit(&TreePath::default(), id),
-            (_, None) => {
-                build.assume(&TreePath::default(), Found::Directory(default_directory()));
-                default_directory()
-            }
-        };
-        build.tree.node_mut(Tree::ROOT).attributes = root;
-        Ok(build)
-    }
-
-    fn visit(&mut self, number: usize) -> Result<()> {
-        let visit = &self.visits[number];
-        let path = &self.upper.slots[visit.slot];
-        match &path.says {
-            Says::Nothing if path.whiteout => self.whiteout(visit),
-            Says::Nothing if !visit.effective => {
-                if path.opaque {
-                    self.no_directory(visit);
-                }
-                Ok(())
-            }
-            Says::Nothing | Says::Implied => {
-                let attributes = self.implied(visit, path)?;
-                self.directory(number, attributes)
-            }
-            Says::Directory(attributes) => self.directory(number, attributes.clone()),
-            Says::Inode(inode) if self.upper.inodes[*inode].kind == Kind::Char(0, 0) => self.whiteout(visit),
-            Says::Inode(inode) => self.inode(visit, *inode),
-            Says::Link(_) => Err(unresolved()),
-        }
-    }
-
-    /// Keeps a whiteout where it hides something.
-    fn whiteout(&mut self, visit: &Visit) -> Result<()> {
-        match visit.lower {
-            Lower::Hidden => Ok(()),
-            Lower::Absent => {
-                self.assume(&visit.path, Found::Nothing);
-                Ok(())
-            }
-            Lower::Node(_) => {
-                self.assume(&visit.path, Found::Something);
-                self.add(visit, Attributes::default(), Kind::Char(0, 0)).map(drop)
-            }
-        }
-    }
-
-    /// The attributes of a directory without an entry.
-    fn implied(&mut self, visit: &Visit, path: &Path) -> Result<Attributes> {
-        match visit.lower {
-            Lower::Node(id) if !path.whiteout && !path.fresh => match self.below.node(id).kind {
-                Kind::Directory => Ok(self.inherit(&visit.path, id)),
-                Kind::Symlink(_) => Err(through_symlink(visit.path.parts())),
-                _ => {
-                    self.no_directory(visit);
-                    Ok(default_directory())
-                }
-            },
-            _ if path.whiteout || path.fresh => Ok(default_directory()),
-            _ => {
-                self.no_directory(visit);
-                Ok(default_directory())
-            }
-        }
-    }
-
-    fn inherit(&mut self, path: &TreePath, id: Id) -> Attributes {
-        let attributes = without_time(&self.below.node(id).attributes);
-        self.assume(path, Found::Directory(attributes.clone()));
-        attributes
-    }
-
-    /// Adds a directory, opaque where the layer hides a lower directory of the same name.
-    fn directory(&mut self, number: usize, mut attributes: Attributes) -> Result<()> {
-        let visit = &self.visits[number];
-        if self.upper.slots[visit.slot].hides() {
-            match visit.lower {
-                Lower::Node(id) if self.below.node(id).kind == Kind::Directory => {
-                    let lower = without_time(&self.below.node(id).attributes);
-                    self.assume(&visit.path, Found::Directory(lower));
-                    attributes.xattrs.insert(OPAQUE.to_vec(), b"y".to_vec());
-                }
-                _ => self.no_directory(visit),
-            }
-        }
-        self.directories[number] = self.add(visit, attributes, Kind::Directory)?;
-        Ok(())
-    }
-
-    fn inode(&mut self, visit: &Visit, number: usize) -> Result<()> {
-        if let Some(&node) = self.inodes.get(&number) {
-            let (parent, name) = self.place(visit);
-            return self.tree.link(parent, name, node).map_err(|e| Error::refused(e.to_string()));
-        }
-        let inode = &self.upper.inodes[number];
-        let node = self.add(visit, inode.attributes.clone(), inode.kind.clone())?;
-        self.inodes.insert(number, node);
-        self.contents.extend(inode.contents.iter().map(|contents| (node, contents.clone())));
-        Ok(())
-    }
-
-    fn add(&mut self, visit: &Visit, attributes: Attributes, kind: Kind) -> Result<NodeId> {
-        let (parent, name) = self.place(visit);
-        self.tree.add(parent, name, Node { attributes, kind }).map_err(|e| Error::refused(e.to_string()))
-    }
-
-    fn place<'v>(&self, visit: &'v Visit) -> (NodeId, &'v [u8]) {
-        (self.directories[visit.parent], visit.path.parts().last().map_or(&[][..], Vec::as_slice))
-    }
-
-    /// Notes that the tree below has no directory at a path.
-    fn no_directory(&mut self, visit: &Visit) {
-        match visit.lower {
-            Lower::Hidden => {}
-            Lower::Absent => self.assume(&visit.path, Found::Nothing),
-            Lower::Node(_) => self.assume(&visit.path, Found::NoDirectory),
-        }
-    }
-
-    fn assume(&mut self, path: &TreePath, found: Found) {
-        self.assumes.push(Assumption { path: path.clone(), found });
     }
 }

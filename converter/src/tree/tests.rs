@@ -5,7 +5,7 @@ use erofs::{Attributes, Kind, Tree};
 
 /// Entries as text: `d/` a directory (its owner after `:`), `s -> t` a symlink, `h = t` a hard link, `c0` after `!` a
 /// device 0:0, anything else a file (its owner after `:`); names make whiteouts and opaque marks.
-fn upper(entries: &[&str]) -> Result<Upper> {
+pub(super) fn upper(entries: &[&str]) -> Result<Upper> {
     let mut upper = Upper::new();
     for (number, text) in entries.iter().enumerate() {
         let (text, uid) = text.split_once(':').unwrap_or((text, "0"));

@@ -1,0 +1,37 @@
+//! What a layer assumes of the tree below it, in the words of the store's references.
+
+use crate::below::Below;
+use crate::tar::TreePath;
+use crate::tree::{Assumption, Found};
+use blobstore::refs::{Assume, Assumed, Attributes};
+
+/// An assumption as references write it; `None` for one that they have no word for.
+pub(crate) fn assume(assumption: &Assumption) -> Option<Assume> {
+    let what = match &assumption.found {
+        Found::Directory(attributes) => Assumed::Directory(Attributes {
+            mode: u32::from(attributes.mode),
+            uid: attributes.uid,
+            gid: attributes.gid,
+            xattrs: attributes.xattrs.clone(),
+        }),
+        Found::Nothing => Assumed::Absent,
+        Found::NoDirectory | Found::Something | Found::Contents => return None,
+    };
+    Some(Assume { path: assumption.path.to_bytes(), what })
+}
+
+/// Whether an assumption of a reference holds of a tree; one that is not understood never does.
+pub(crate) fn holds(assume: &Assume, below: &Below) -> bool {
+    let found = match &assume.what {
+        Assumed::Directory(attributes) => Found::Directory(erofs::Attributes {
+            mode: (attributes.mode & 0o7777) as u16,
+            uid: attributes.uid,
+            gid: attributes.gid,
+            xattrs: attributes.xattrs.clone(),
+            ..erofs::Attributes::default()
+        }),
+        Assumed::Absent => Found::Nothing,
+        _ => return false,
+    };
+    TreePath::clean(&assume.path).is_ok_and(|path| below.merged.holds(&Assumption { path, found }))
+}

@@ -1,0 +1,71 @@
+//! What `docker save` and `podman save` write: `manifest.json`, which names a config and tar files.
+//!
+//! Docker since 25 puts an image layout beside it, which is then what is read. Without one, the image has no manifest:
+//! one is made here from the config's digest and those of its layers, the same for the same image.
+
+use super::blobs::Blobs;
+use super::layout::{self, Images, Platforms};
+use super::manifest::{Config, parse};
+use crate::error::{Error, Result};
+use blobstore::refs::Digest;
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Saved {
+    config: String,
+    #[serde(default)]
+    repo_tags: Option<Vec<String>>,
+    layers: Vec<String>,
+}
+
+/// The image that `reference` stands for in an archive; without one the archive must hold a single one.
+pub fn open(mut blobs: Blobs, reference: Option<&str>, platforms: &Platforms) -> Result<Images> {
+    if blobs.has("index.json") {
+        return layout::open(blobs, reference, platforms);
+    }
+    let list: Vec<Saved> = parse("manifest.json", &blobs.named("manifest.json")?)?;
+    let saved = choose(&list, reference)?;
+    let config = blobs.named(&saved.config)?;
+    let parsed: Config = parse(&saved.config, &config)?;
+    let diff_ids = parsed.rootfs.diff_ids.unwrap_or_default();
+    if diff_ids.len() != saved.layers.len() {
+        let (layers, diff_ids) = (saved.layers.len(), diff_ids.len());
+        return Err(Error::refused(format!("{}: {layers} layers, but {diff_ids} diff_ids", saved.config)));
+    }
+    let mut layers = Vec::new();
+    for (name, diff_id) in saved.layers.iter().zip(&diff_ids) {
+        let digest: Digest = diff_id.parse().map_err(|e| Error::refused(format!("unsupported diff_id: {e}")))?;
+        let size = blobs.alias(name, &digest)?;
+        layers.push(descriptor("application/vnd.oci.image.layer.v1.tar", &digest, size));
+    }
+    let media_type = "application/vnd.oci.image.manifest.v1+json";
+    let config_digest = Digest::of(&config);
+    blobs.alias(&saved.config, &config_digest)?;
+    let config = descriptor("application/vnd.oci.image.config.v1+json", &config_digest, config.len() as u64);
+    let manifest = serde_json::json!({
+        "schemaVersion": 2, "mediaType": media_type, "config": config, "layers": layers,
+    });
+    let manifest = serde_json::to_vec(&manifest).map_err(|e| Error::failed("making a manifest", e))?;
+    let name = saved.repo_tags.iter().flatten().next().cloned();
+    layout::of_manifest(blobs, manifest, media_type, name, platforms)
+}
+
+fn choose<'a>(list: &'a [Saved], reference: Option<&str>) -> Result<&'a Saved> {
+    let called = |saved: &&Saved| match reference {
+        None => true,
+        Some(wanted) => saved.repo_tags.iter().flatten().any(|tag| tag == wanted),
+    };
+    let mut fitting = list.iter().filter(called);
+    match (fitting.next(), fitting.next()) {
+        (Some(one), None) => Ok(one),
+        _ => {
+            let names: Vec<&str> = list.iter().flat_map(|s| s.repo_tags.iter().flatten()).map(String::as_str).collect();
+            Err(Error::refused(format!("name one of the archive's images: {}", names.join(", "))))
+        }
+    }
+}
+
+fn descriptor(media_type: &str, digest: &Digest, size: u64) -> serde_json::Value {
+    serde_json::json!({ "mediaType": media_type, "digest": digest, "size": size })
+}

@@ -1,0 +1,161 @@
+//! The last pass: the layer's tree, in overlayfs's own form, and what was assumed of the tree below.
+
+use super::assume::{Assumption, Found, default_directory, without_time};
+use super::links::unresolved;
+use super::merged::{Id, Merged, OPAQUE};
+use super::settle::{Lower, Visit, path_of};
+use super::upper::{Contents, Inode, Path, Says, Upper, through_symlink};
+use crate::error::{Error, Result};
+use erofs::{Attributes, Kind, Node, NodeId, Tree};
+use std::collections::HashMap;
+
+/// The layer's tree, growing.
+pub(super) struct Build<'a> {
+    upper: &'a Upper,
+    below: &'a Merged,
+    pub(super) visits: &'a [Visit<'a>],
+    pub(super) tree: Tree,
+    /// Node of each directory that was visited.
+    directories: Vec<NodeId>,
+    inodes: HashMap<usize, NodeId>,
+    pub(super) contents: Vec<(NodeId, Contents)>,
+    pub(super) assumes: Vec<Assumption>,
+}
+
+impl<'a> Build<'a> {
+    pub(super) fn new(upper: &'a Upper, below: &'a Merged, visits: &'a [Visit<'a>]) -> Result<Self> {
+        let mut build = Self {
+            upper,
+            below,
+            visits,
+            tree: Tree::new(Attributes::default()),
+            directories: vec![Tree::ROOT; visits.len()],
+            inodes: HashMap::new(),
+            contents: Vec::new(),
+            assumes: Vec::new(),
+        };
+        let root = match (&upper.slots[0].says, below.root()) {
+            (Says::Directory(attributes), _) => attributes.clone(),
+            (_, Some(id)) => build.inherit(0, id),
+            (_, None) => {
+                build.assume(0, Found::Directory(default_directory()));
+                default_directory()
+            }
+        };
+        build.tree.node_mut(Tree::ROOT).attributes = root;
+        Ok(build)
+    }
+
+    pub(super) fn visit(&mut self, number: usize) -> Result<()> {
+        let path = &self.upper.slots[self.visits[number].slot];
+        match &path.says {
+            Says::Nothing if path.whiteout => self.whiteout(number),
+            Says::Nothing if !self.visits[number].effective => {
+                if path.opaque {
+                    self.no_directory(number);
+                }
+                Ok(())
+            }
+            Says::Nothing | Says::Implied => {
+                let attributes = self.implied(number, path)?;
+                self.directory(number, attributes)
+            }
+            Says::Directory(attributes) => self.directory(number, attributes.clone()),
+            Says::Inode(inode) if self.upper.inodes[*inode].kind == Kind::Char(0, 0) => self.whiteout(number),
+            Says::Inode(inode) => self.inode(number, *inode),
+            Says::Link(_) => Err(unresolved()),
+        }
+    }
+
+    /// Keeps a whiteout where it hides something.
+    fn whiteout(&mut self, number: usize) -> Result<()> {
+        match self.visits[number].lower {
+            Lower::Hidden => Ok(()),
+            Lower::Absent => {
+                self.assume(number, Found::Nothing);
+                Ok(())
+            }
+            Lower::Node(_) => {
+                self.assume(number, Found::Something);
+                self.add(number, Attributes::default(), Kind::Char(0, 0)).map(drop)
+            }
+        }
+    }
+
+    /// The attributes of a directory without an entry.
+    fn implied(&mut self, number: usize, path: &Path) -> Result<Attributes> {
+        match self.visits[number].lower {
+            Lower::Node(id) if !path.whiteout && !path.fresh => match self.below.node(id).kind {
+                Kind::Directory => Ok(self.inherit(number, id)),
+                Kind::Symlink(_) => Err(through_symlink(path_of(self.visits, number).parts())),
+                _ => {
+                    self.no_directory(number);
+                    Ok(default_directory())
+                }
+            },
+            _ if path.whiteout || path.fresh => Ok(default_directory()),
+            _ => {
+                self.no_directory(number);
+                Ok(default_directory())
+            }
+        }
+    }
+
+    fn inherit(&mut self, number: usize, id: Id) -> Attributes {
+        let attributes = without_time(&self.below.node(id).attributes);
+        self.assume(number, Found::Directory(attributes.clone()));
+        attributes
+    }
+
+    /// Adds a directory, opaque where the layer hides a lower directory of the same name.
+    fn directory(&mut self, number: usize, mut attributes: Attributes) -> Result<()> {
+        let visit = &self.visits[number];
+        if self.upper.slots[visit.slot].hides() {
+            match visit.lower {
+                Lower::Node(id) if self.below.node(id).kind == Kind::Directory => {
+                    let lower = without_time(&self.below.node(id).attributes);
+                    self.assume(number, Found::Directory(lower));
+                    attributes.xattrs.insert(OPAQUE.to_vec(), b"y".to_vec());
+                }
+                _ => self.no_directory(number),
+            }
+        }
+        self.directories[number] = self.add(number, attributes, Kind::Directory)?;
+        Ok(())
+    }
+
+    fn inode(&mut self, number: usize, inode: usize) -> Result<()> {
+        if let Some(&node) = self.inodes.get(&inode) {
+            let (parent, name) = self.place(number);
+            return self.tree.link(parent, name, node).map_err(|e| Error::refused(e.to_string()));
+        }
+        let Inode { attributes, kind, contents } = &self.upper.inodes[inode];
+        let node = self.add(number, attributes.clone(), kind.clone())?;
+        self.inodes.insert(inode, node);
+        self.contents.extend(contents.iter().map(|contents| (node, contents.clone())));
+        Ok(())
+    }
+
+    fn add(&mut self, number: usize, attributes: Attributes, kind: Kind) -> Result<NodeId> {
+        let (parent, name) = self.place(number);
+        self.tree.add(parent, name, Node { attributes, kind }).map_err(|e| Error::refused(e.to_string()))
+    }
+
+    fn place(&self, number: usize) -> (NodeId, &'a [u8]) {
+        let visit = &self.visits[number];
+        (self.directories[visit.parent], visit.name)
+    }
+
+    /// Notes that the tree below has no directory at a path.
+    fn no_directory(&mut self, number: usize) {
+        match self.visits[number].lower {
+            Lower::Hidden => {}
+            Lower::Absent => self.assume(number, Found::Nothing),
+            Lower::Node(_) => self.assume(number, Found::NoDirectory),
+        }
+    }
+
+    fn assume(&mut self, number: usize, found: Found) {
+        self.assumes.push(Assumption { path: path_of(self.visits, number), found });
+    }
+}

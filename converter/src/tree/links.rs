@@ -1,0 +1,112 @@
+//! Hard links whose target had no entry yet when they came: resolved at the end of the layer, in the layer as it is
+//! then, else in the tree below, whose file is then copied into the layer.
+
+use super::assume::{Assumption, Found};
+use super::merged::{Below, Id, Merged};
+use super::settle::{Lower, step};
+use super::upper::{Contents, Inode, Says, Slot, Upper, not_linkable};
+use crate::error::{Error, Result};
+use crate::tar::TreePath;
+use erofs::{Content, Kind};
+use std::collections::{HashMap, HashSet};
+
+/// The node that a hard link is another name of.
+enum Target {
+    Inode(usize),
+    Below(Id, TreePath),
+}
+
+impl Upper {
+    /// Gives each hard link that had no target the inode of its target: in the layer as it is now, else below.
+    pub(super) fn resolve_links(&mut self, below: &Merged) -> Result<Vec<Assumption>> {
+        let mut copied: HashMap<Id, usize> = HashMap::new();
+        let mut assumes = Vec::new();
+        for (slot, path) in self.pending() {
+            let found = self.chase(slot, below).map_err(|e| e.at(&path.to_bytes()))?;
+            let inode = match found {
+                Target::Inode(inode) => inode,
+                Target::Below(id, target) => {
+                    let inode = *copied.entry(id).or_insert_with(|| self.copy_up(below, id));
+                    let place = self.place(&target)?;
+                    self.put(place, Says::Inode(inode));
+                    assumes.push(Assumption { path: target, found: Found::Contents });
+                    inode
+                }
+            };
+            self.put(slot, Says::Inode(inode));
+        }
+        Ok(assumes)
+    }
+
+    /// The paths that still hold an unresolved hard link.
+    fn pending(&self) -> Vec<(Slot, TreePath)> {
+        let mut found = Vec::new();
+        let mut open = vec![(0, TreePath::default())];
+        while let Some((slot, path)) = open.pop() {
+            if let Says::Link(_) = self.slots[slot].says {
+                found.push((slot, path));
+                continue;
+            }
+            open.extend(self.slots[slot].children.iter().rev().map(|(name, &child)| (child, path.join(name))));
+        }
+        found
+    }
+
+    fn chase(&self, start: Slot, below: &Merged) -> Result<Target> {
+        let mut seen = HashSet::new();
+        let mut slot = start;
+        loop {
+            let Says::Link(target) = &self.slots[slot].says else { return Err(unresolved()) };
+            let next = self.find(target).filter(|&next| seen.insert(next) && next != slot);
+            match next.map(|next| (next, &self.slots[next].says)) {
+                Some((_, Says::Inode(inode))) => return Ok(Target::Inode(*inode)),
+                Some((_, Says::Directory(_) | Says::Implied)) => return Err(not_linkable(target)),
+                Some((next, Says::Link(_))) => slot = next,
+                _ => return self.target_below(target, below),
+            }
+        }
+    }
+
+    fn target_below(&self, target: &TreePath, below: &Merged) -> Result<Target> {
+        match self.visible(target, below) {
+            Lower::Node(id) if below.node(id).kind == Kind::Directory => Err(not_linkable(target)),
+            Lower::Node(id) => Ok(Target::Below(id, target.clone())),
+            _ => Err(Error::refused(format!("hard link to '{target}', which is not in the image"))),
+        }
+    }
+
+    /// What can be seen of the tree below at a path once the layer is over it.
+    fn visible(&self, path: &TreePath, below: &Merged) -> Lower {
+        let mut slot = Some(0);
+        let mut lower = below.root().map_or(Lower::Absent, Lower::Node);
+        for part in path.parts() {
+            if let Some(directory) = slot.map(|slot| &self.slots[slot]) {
+                lower = directory.inside(lower, below);
+                slot = directory.children.get(part).copied();
+            }
+            lower = step(lower, part, below);
+        }
+        match slot.map(|slot| &self.slots[slot]) {
+            Some(path) if path.whiteout => Lower::Hidden,
+            _ => lower,
+        }
+    }
+
+    fn copy_up(&mut self, below: &Merged, id: Id) -> usize {
+        let node = below.node(id);
+        let (kind, contents) = match &node.kind {
+            Kind::File(content) => {
+                let content = Below { layer: node.layer, content: content.clone() };
+                (Kind::File(Content::EMPTY), Some(Contents::Below(content)))
+            }
+            other => (other.clone(), None),
+        };
+        self.inodes.push(Inode { attributes: node.attributes.clone(), kind, contents });
+        self.inodes.len() - 1
+    }
+}
+
+/// Cannot happen: links are resolved before anything asks; an error is better than a panic all the same.
+pub(super) fn unresolved() -> Error {
+    Error::refused("a hard link that was not resolved")
+}

@@ -1,0 +1,99 @@
+//! Random layers against the plain reading of the specification: take away what whiteouts and opaque marks name from the
+//! lower tree, then apply the entries in order.
+
+use super::tests::upper;
+use super::*;
+use crate::tar::TreePath;
+use erofs::Kind;
+use std::collections::BTreeMap;
+
+/// Path to owner, and whether it is a directory.
+type Model = BTreeMap<String, (u32, bool)>;
+
+fn is_below(path: &str, directory: &str) -> bool {
+    directory.is_empty() || path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
+}
+
+fn remove_below(model: &mut Model, directory: &str) {
+    model.retain(|path, _| path == directory || !is_below(path, directory));
+}
+
+fn put(model: &mut Model, path: &str, owner: u32, directory: bool) {
+    for (at, _) in path.match_indices('/') {
+        if !matches!(model.get(&path[..at]), Some((_, true))) {
+            model.insert(path[..at].to_owned(), (0, true));
+        }
+    }
+    if !directory || !matches!(model.get(path), Some((_, true))) {
+        remove_below(model, path);
+    }
+    model.insert(path.to_owned(), (owner, directory));
+}
+
+fn apply(model: &mut Model, layer: &[String]) {
+    for entry in layer {
+        let (directory, name) = entry.rsplit_once('/').unwrap_or(("", entry));
+        if name == ".wh..wh..opq" {
+            remove_below(model, directory);
+        } else if let Some(hidden) = name.strip_prefix(".wh.") {
+            let path = if directory.is_empty() { hidden.to_owned() } else { format!("{directory}/{hidden}") };
+            remove_below(model, &path);
+            model.remove(&path);
+        }
+    }
+    for entry in layer.iter().filter(|entry| !entry.contains(".wh.")) {
+        let (path, owner) = entry.split_once(':').unwrap();
+        put(model, path.trim_end_matches('/'), owner.parse().unwrap(), path.ends_with('/'));
+    }
+}
+
+fn shown(merged: &Merged) -> Model {
+    let mut model = Model::new();
+    let mut open = vec![(TreePath::default(), merged.root().unwrap())];
+    while let Some((path, id)) = open.pop() {
+        let node = merged.node(id);
+        model.insert(String::from_utf8(path.to_bytes()).unwrap(), (node.attributes.uid, node.kind == Kind::Directory));
+        open.extend(merged.names(id).map(|name| (path.join(name), merged.child(id, name).unwrap())));
+    }
+    model.remove("");
+    model
+}
+
+fn random_layer(random: &mut impl FnMut(usize) -> usize) -> Vec<String> {
+    let paths = ["a", "b", "a/a", "a/b", "b/a", "a/a/a", "a/a/b", "b/a/b", "a/b/a/b"];
+    let entry = |random: &mut dyn FnMut(usize) -> usize| {
+        let path = paths[random(paths.len())];
+        let (directory, name) = path.rsplit_once('/').map_or((String::new(), path), |(d, n)| (format!("{d}/"), n));
+        match random(6) {
+            0 => format!("{directory}.wh.{name}"),
+            1 if random(3) > 0 || directory.is_empty() => format!("{path}/.wh..wh..opq"),
+            1 => format!("{directory}.wh..wh..opq"),
+            2 | 3 => format!("{path}/:{}", random(5) + 1),
+            _ => format!("{path}:{}", random(5) + 1),
+        }
+    };
+    (0..random(7) + 1).map(|_| entry(random)).collect()
+}
+
+#[test]
+fn random_layers_show_what_the_specification_says() {
+    let mut bytes = blake3::Hasher::new().update(b"layers").finalize_xof();
+    let mut random = |below: usize| {
+        let mut byte = [0; 2];
+        bytes.fill(&mut byte);
+        usize::from(u16::from_le_bytes(byte)) % below
+    };
+    for round in 0..3000 {
+        let (mut model, mut merged, mut layers) = (Model::new(), Merged::new(), Vec::new());
+        for _ in 0..4 {
+            layers.push(random_layer(&mut random));
+            let layer = layers.last().unwrap();
+            apply(&mut model, layer);
+            let texts: Vec<&str> = layer.iter().map(String::as_str).collect();
+            let settled = upper(&texts).unwrap().settle(&merged).unwrap();
+            assert!(settled.assumes.iter().all(|assumption| merged.holds(assumption)), "{round}: {layers:?}");
+            merged.overlay(&settled.tree, settled.root_opaque);
+            assert_eq!(shown(&merged), model, "{round}: {layers:?}");
+        }
+    }
+}
