@@ -126,7 +126,7 @@ fn without_a_successor_readers_get_an_error_and_not_a_wait() {
     let source = node.new_dir("source");
     write(&source.join("file"), noise(1, 1 << 20));
     node.convert_dir(&source, "base/small:1");
-    node.reconfigure("added_latency = \"0s\"", "added_latency = \"5s\"");
+    node.reconfigure("added_latency = \"0s\"", "added_latency = \"1s\"");
     node.start_daemon();
     let target = node.new_dir("mnt");
     node.run(&["mount", "base/small:1", target.to_str().unwrap()]);
