@@ -92,26 +92,16 @@ fn ten_kills(daemon: &str) {
     assert!(node.stop_daemon());
 }
 
-fn can_take_over() -> bool {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    let mut numbers = release.split('.').map(|n| n.parse::<u32>().unwrap_or(0));
-    let recent = (numbers.next().unwrap(), numbers.next().unwrap()) >= (6, 9);
-    if !recent {
-        println!("SKIPPED: taking over a connection needs Linux 6.9");
-    }
-    recent
-}
-
 #[test]
 fn a_worker_killed_ten_times_fails_no_read() {
-    if tests::possible("takeover") && can_take_over() {
+    if tests::possible("takeover") && tests::linux("takeover", (6, 9)) {
         ten_kills("");
     }
 }
 
 #[test]
 fn nor_does_it_with_loop_devices() {
-    if tests::possible("takeover with loop devices") && can_take_over() {
+    if tests::possible("takeover with loop devices") && tests::linux("takeover", (6, 9)) {
         ten_kills("face = \"loop\"");
     }
 }

@@ -391,7 +391,7 @@ async fn faulty_heads_are_fetched_again_and_damaged_ones_too() {
 async fn metadata_that_the_caller_refuses_is_not_kept() {
     let setup = Setup::new().await;
     let fetcher = setup.fetcher(setup.store(), quick());
-    let refuse = |_: &mut Vec<u8>, _: &Index| Err("an inode out of bounds".to_owned());
+    let refuse = |_: &mut [u8], _: &Index| Err("an inode out of bounds".to_owned());
     let error = fetcher.open_head(&setup.entry, refuse).await.unwrap_err();
     assert_eq!(error.kind, FetchKind::Refused);
     assert!(error.to_string().contains("an inode out of bounds"), "{error}");

@@ -64,7 +64,7 @@ pub(crate) enum Command {
 /// `lamina convert`
 #[derive(Debug, Args)]
 pub(crate) struct Convert {
-    /// oci:DIR[:REF], oci-archive:FILE, tar:FILE (- = stdin) or dir:PATH
+    /// oci:DIR[:REF], oci-archive:FILE, docker-archive:FILE, tar:FILE (- = stdin) or dir:PATH
     pub(crate) source: String,
     /// Name the layer of a tar or directory: base/NAME:VERSION, workspace/… or toolkit/…
     #[arg(long, value_name = "KIND/NAME:VERSION")]
@@ -75,6 +75,9 @@ pub(crate) struct Convert {
     /// Platform such as linux/arm64, or all [default: this machine's]
     #[arg(long, value_name = "P")]
     pub(crate) platform: Option<String>,
+    /// Chunk size that is aimed at, in bytes: a multiple of 4096, up to 4 MiB [default: 262144]
+    #[arg(long, value_name = "N")]
+    pub(crate) chunk_size: Option<u32>,
     /// zstd level
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=19))]
     pub(crate) level: i32,
@@ -84,14 +87,33 @@ pub(crate) struct Convert {
     /// Threads that compress [default: one per processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) jobs: Option<u16>,
+    /// Not built yet
+    #[arg(long, hide = true)]
+    pub(crate) collapse: Option<String>,
+    /// Not built yet
+    #[arg(long, hide = true)]
+    pub(crate) profile: Option<PathBuf>,
+    /// Not built yet
+    #[arg(long, hide = true)]
+    pub(crate) push: Option<String>,
+    /// Not built yet
+    #[arg(long, hide = true)]
+    pub(crate) output: Option<PathBuf>,
 }
 
 /// `lamina verify`
 #[derive(Debug, Args)]
 pub(crate) struct Verify {
-    /// What to check; file:PATH, or a path, checks a layer file
-    #[arg(value_name = "REF")]
-    pub(crate) reference: String,
+    /// What to check: a reference (file:PATH is a layer file), or a source as convert takes it, whose tree is then compared
+    /// with the original too
+    #[arg(value_name = "SOURCE|REF")]
+    pub(crate) what: String,
+    /// For a tar or a directory: the tag under which it was converted
+    #[arg(long, value_name = "KIND/NAME:VERSION")]
+    pub(crate) tag: Option<String>,
+    /// Platform such as linux/arm64, or all [default: this machine's]
+    #[arg(long, value_name = "P")]
+    pub(crate) platform: Option<String>,
 }
 
 /// `lamina inspect`

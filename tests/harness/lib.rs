@@ -25,6 +25,17 @@ pub fn possible(test: &str) -> bool {
     false
 }
 
+/// Whether the kernel is recent enough for a test; says aloud when it is not.
+pub fn linux(test: &str, least: (u32, u32)) -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split('.').map(|n| n.parse::<u32>().unwrap_or(0));
+    let recent = (numbers.next().unwrap(), numbers.next().unwrap()) >= least;
+    if !recent {
+        println!("SKIPPED: {test} needs Linux {}.{}", least.0, least.1);
+    }
+    recent
+}
+
 fn modprobe(name: &str) -> bool {
     std::process::Command::new("modprobe").arg(name).status().is_ok_and(|s| s.success())
 }

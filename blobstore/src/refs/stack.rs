@@ -2,6 +2,7 @@
 
 use crate::layer::LayerId;
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 
 /// One layer of a stack, as a reference describes it. All but `layer` are hints that the layer's own index, which
 /// `layer` verifies, confirms; 0 = not known.
@@ -33,8 +34,9 @@ impl StackEntry {
     }
 }
 
-/// Layers bottom to top. A layer whose root is opaque is always the bottom: what lies under it is not part of the
-/// stack.
+/// Layers bottom to top. A layer whose root is opaque is always the bottom: what lies under it is not part of the stack.
+/// Each layer is there once, at its highest place: overlayfs refuses one twice, and a lower occurrence shows nothing that
+/// the higher one does not decide.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(from = "Vec<StackEntry>", into = "Vec<StackEntry>")]
 pub struct Stack(Vec<StackEntry>);
@@ -83,7 +85,10 @@ impl From<Vec<StackEntry>> for Stack {
         if let Some(bottom) = layers.iter().rposition(|l| l.root_opaque) {
             layers.drain(..bottom);
         }
-        Self(layers)
+        let mut seen = HashSet::new();
+        let mut top_first: Vec<_> = layers.into_iter().rev().filter(|l| seen.insert(l.layer)).collect();
+        top_first.reverse();
+        Self(top_first)
     }
 }
 
@@ -105,6 +110,15 @@ impl<'a> IntoIterator for &'a Stack {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_layer_twice_in_a_stack_counts_at_its_highest_place() {
+        let entry = |n: u8| StackEntry::bare(LayerId::from_bytes([n; 32]));
+        let stack = Stack::EMPTY.with(entry(1)).with(entry(2)).with(entry(1));
+        assert_eq!(stack.layers(), [entry(2), entry(1)]);
+        let stack = stack.under(&Stack::EMPTY.with(entry(2)));
+        assert_eq!(stack.layers(), [entry(1), entry(2)]);
+    }
 
     #[test]
     fn a_stack_ends_at_its_topmost_opaque_root() {

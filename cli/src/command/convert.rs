@@ -4,13 +4,14 @@ use super::Context;
 use crate::args::Convert;
 use crate::failure::{Failure, chain};
 use crate::output;
-use blobstore::refs::Platform;
-use converter::{LayerReport, Options, Platforms, Report, Source};
+use converter::{LayerReport, Options, Report, Source};
+use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::runtime::Runtime;
 
 pub(super) fn run(context: &Context, runtime: &Runtime, arguments: &Convert) -> Result<(), Failure> {
     let source: Source = arguments.source.parse().map_err(|e| Failure::usage(format!("{e}")))?;
+    not_yet(arguments)?;
     let options = options(context, arguments)?;
     let refs = context.refs()?;
     let report = runtime.block_on(converter::convert(&refs, &source, &options)).map_err(failure)?;
@@ -21,7 +22,26 @@ pub(super) fn run(context: &Context, runtime: &Runtime, arguments: &Convert) -> 
     Ok(())
 }
 
-fn failure(error: converter::Error) -> Failure {
+/// Understood by scripts that are written for what is to come: they get a clear word.
+fn not_yet(arguments: &Convert) -> Result<(), Failure> {
+    let given = [
+        ("--collapse", arguments.collapse.is_some()),
+        ("--profile", arguments.profile.is_some()),
+        ("--push", arguments.push.is_some()),
+        ("--output", arguments.output.is_some()),
+    ];
+    match given.iter().find(|(_, is)| *is) {
+        Some((option, _)) => Err(Failure::failed(format!("{option} is not built yet; the README says what is"))),
+        None => Ok(()),
+    }
+}
+
+/// Where decompressed contents wait: a disk, not the memory that /tmp may be.
+pub(super) fn work_directory() -> PathBuf {
+    std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from)
+}
+
+pub(super) fn failure(error: converter::Error) -> Failure {
     match error.is_refusal() {
         true => Failure::refused(format!("refused: {}", chain(&error))),
         false => Failure::failed(chain(&error)),
@@ -30,7 +50,16 @@ fn failure(error: converter::Error) -> Failure {
 
 fn options(context: &Context, arguments: &Convert) -> Result<Options, Failure> {
     let usage = |e: &dyn std::fmt::Display| Failure::usage(e.to_string());
-    let mut options = Options { level: arguments.level, again: arguments.again, ..Options::default() };
+    let mut options =
+        Options { level: arguments.level, again: arguments.again, work: work_directory(), ..Options::default() };
+    if let Some(chunk_size) = arguments.chunk_size {
+        if chunk_size == 0 || !chunk_size.is_multiple_of(4096) || chunk_size > 4 << 20 {
+            return Err(Failure::usage(format!(
+                "--chunk-size {chunk_size}: a multiple of 4096 up to 4194304 is needed"
+            )));
+        }
+        options.chunk_size = chunk_size;
+    }
     if let Some(tag) = &arguments.tag {
         options.tag = Some(tag.trim_start_matches("tag:").parse().map_err(|e| usage(&e))?);
     }
@@ -38,26 +67,13 @@ fn options(context: &Context, arguments: &Convert) -> Result<Options, Failure> {
         options.name = Some(name.trim_start_matches("image:").parse().map_err(|e| usage(&e))?);
     }
     if let Some(platform) = &arguments.platform {
-        options.platforms = platforms(platform)?;
+        options.platforms = platform.parse().map_err(|e| usage(&e))?;
     }
     options.jobs = arguments.jobs.map_or(0, usize::from);
     if !context.json {
         options.progress = Some(Arc::new(|layer: &LayerReport| line(layer)));
     }
     Ok(options)
-}
-
-fn platforms(text: &str) -> Result<Platforms, Failure> {
-    if text == "all" {
-        return Ok(Platforms::All);
-    }
-    let parts: Vec<&str> = text.split('/').collect();
-    let (os, architecture, variant) = match parts[..] {
-        [os, architecture] => (os, architecture, None),
-        [os, architecture, variant] => (os, architecture, Some(variant.to_owned())),
-        _ => return Err(Failure::usage(format!("'{text}' is no platform: linux/amd64, linux/arm/v7 or all are"))),
-    };
-    Ok(Platforms::One(Platform { os: os.to_owned(), architecture: architecture.to_owned(), variant }))
 }
 
 /// One line a layer, as soon as it is done.

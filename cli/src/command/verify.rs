@@ -1,15 +1,23 @@
-//! `lamina verify`: every byte of a reference's layers, read again and checked.
+//! `lamina verify`: every byte of a reference's layers, read again and checked; of a source's, also compared with it.
 
 use super::Context;
+use super::convert::work_directory;
 use crate::args::Verify;
 use crate::failure::{Failure, chain};
 use crate::output;
 use blobstore::layer::{LayerError, Verified, verify_file, verify_object};
 use blobstore::refs::{Name, layer_key};
+use converter::{Options, Source};
 use serde_json::json;
 
+/// What a source begins with; nothing else does.
+const SOURCES: [&str; 6] = ["oci:", "oci-archive:", "docker-archive:", "docker:", "tar:", "dir:"];
+
 pub(super) async fn run(context: &Context, arguments: &Verify) -> Result<(), Failure> {
-    let name: Name = arguments.reference.parse().map_err(|e| Failure::usage(format!("{e}")))?;
+    if SOURCES.iter().any(|form| arguments.what.starts_with(form)) {
+        return compare(context, arguments).await;
+    }
+    let name: Name = arguments.what.parse().map_err(|e| Failure::usage(format!("{e}")))?;
     let mut verified = Vec::new();
     if let Name::File(path) = &name {
         verified.push(verify_file(path, None).map_err(|e| failure(&path.display().to_string(), &e))?);
@@ -24,7 +32,32 @@ pub(super) async fn run(context: &Context, arguments: &Verify) -> Result<(), Fai
         }
         bar.finish_and_clear();
     }
-    report(context, &arguments.reference, &verified)
+    report(context, &arguments.what, &verified)
+}
+
+async fn compare(context: &Context, arguments: &Verify) -> Result<(), Failure> {
+    let usage = |e: &dyn std::fmt::Display| Failure::usage(e.to_string());
+    let source: Source = arguments.what.parse().map_err(|e| usage(&e))?;
+    let mut options = Options { work: work_directory(), ..Options::default() };
+    if let Some(tag) = &arguments.tag {
+        options.tag = Some(tag.trim_start_matches("tag:").parse().map_err(|e| usage(&e))?);
+    }
+    if let Some(platform) = &arguments.platform {
+        options.platforms = platform.parse().map_err(|e| usage(&e))?;
+    }
+    let refs = context.refs()?;
+    let found = converter::compare(&refs, &source, &options).await.map_err(super::convert::failure)?;
+    if context.json {
+        output::json(&found)?;
+    } else {
+        found.differences.iter().for_each(output::line);
+        let (layers, bytes) = (found.layers, output::bytes(found.bytes));
+        output::line(format!("{}: {layers} layers, {bytes}, {} names compared", arguments.what, found.names));
+    }
+    match found.count {
+        0 => Ok(()),
+        n => Err(Failure::failed(format!("{}: the store shows {n} differences from the source", arguments.what))),
+    }
 }
 
 /// Wrong bytes are a refusal; a store that does not answer is a failure.
