@@ -183,6 +183,21 @@ impl Node {
     }
 }
 
+/// The file that says how many of a FUSE mount's requests have no answer yet.
+pub fn waiting_file(mount: &Path) -> PathBuf {
+    const CONTROL: &str = "/sys/fs/fuse/connections";
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = mounts.lines().find(|l| l.split(' ').nth(4) == mount.to_str()).unwrap();
+    let minor = line.split(' ').nth(2).unwrap().split_once(':').unwrap().1;
+    let file = Path::new(CONTROL).join(minor).join("waiting");
+    if !file.exists() {
+        // systemd mounts it at boot; where there is none, nobody did.
+        let mounted = Command::new("mount").args(["-t", "fusectl", "fusectl", CONTROL]).status();
+        assert!(mounted.unwrap().success());
+    }
+    file
+}
+
 /// The worker's process id in a status.
 pub fn pid(status: &Value) -> rustix::process::Pid {
     let pid = i32::try_from(status["pid"].as_u64().unwrap()).unwrap();
