@@ -114,12 +114,17 @@ impl Node {
     /// Kills the holder and its worker: what a crash of the machine's memory would do.
     pub fn kill_daemon(&mut self) {
         let worker = self.status().map(|s| pid(&s));
-        let mut daemon = self.daemon.take().unwrap();
-        daemon.kill().unwrap();
-        daemon.wait().unwrap();
+        self.kill_holder();
         if let Some(worker) = worker {
             let _ = rustix::process::kill_process(worker, rustix::process::Signal::KILL);
         }
+    }
+
+    /// Kills the holder alone.
+    pub fn kill_holder(&mut self) {
+        let mut daemon = self.daemon.take().unwrap();
+        daemon.kill().unwrap();
+        daemon.wait().unwrap();
     }
 
     /// Ends the snapshotter, by SIGKILL when `hard`.
