@@ -14,7 +14,7 @@ use crate::{Error, leftovers};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
@@ -50,22 +50,26 @@ pub struct Program {
 /// # Errors
 /// When another daemon has the run directory, or the connection cannot be opened.
 pub fn run(config: &Config, program: Program) -> Result<(), Error> {
+    make(&config.run)?;
     let _lock = lock(config)?;
+    // First of all: nothing can be said of a path that a dead connection is mounted on.
     leftovers::clean(config)?;
+    make(&config.devices())?;
+    make(&config.stacks())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::start)?;
     runtime.block_on(async { Holder::new(config, program)?.supervise().await })
 }
 
 fn lock(config: &Config) -> Result<std::fs::File, Error> {
-    let make = |path: PathBuf| std::fs::create_dir_all(&path).map_err(|e| Error::path(&path, e));
-    make(config.run.clone())?;
     let path = config.run.join("lock");
     let file = std::fs::File::create(&path).map_err(|e| Error::path(&path, e))?;
     rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)
         .map_err(|_| Error::Busy { run: config.run.clone() })?;
-    make(config.devices())?;
-    make(config.stacks())?;
     Ok(file)
+}
+
+fn make(path: &Path) -> Result<(), Error> {
+    std::fs::create_dir_all(path).map_err(|e| Error::path(path, e))
 }
 
 /// Why supervision goes on with another worker.
