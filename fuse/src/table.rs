@@ -46,6 +46,8 @@ struct Slot {
 #[derive(Debug)]
 struct State {
     journal: File,
+    /// Bytes of whole lines in it.
+    length: u64,
     slots: HashMap<u64, Slot>,
     names: HashMap<LayerId, u64>,
     next: u64,
@@ -63,15 +65,15 @@ impl Table {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(e) => return Err(e),
         };
+        // What follows the last newline was being written when the predecessor died: the kernel has not heard of it, and what
+        // is written next must not join it.
+        let whole = old.iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
         let journal = File::options().append(true).create(true).open(path)?;
-        let mut state = State { journal, slots: HashMap::new(), names: HashMap::new(), next: ROOT + 1 };
-        for line in old.split_inclusive(|b| *b == b'\n') {
-            // A line without its end was being written when the predecessor died: the kernel has not heard of it.
-            let Some(line) = line.strip_suffix(b"\n") else { break };
+        journal.set_len(whole as u64)?;
+        let mut state =
+            State { journal, length: whole as u64, slots: HashMap::new(), names: HashMap::new(), next: ROOT + 1 };
+        for line in old[..whole].split(|b| *b == b'\n').filter(|line| !line.is_empty()) {
             state.replay(serde_json::from_slice(line).map_err(io::Error::other)?);
-        }
-        if old.last().is_some_and(|b| *b != b'\n') {
-            state.journal.write_all(b"\n")?;
         }
         Ok(Self(Mutex::new(state)))
     }
@@ -146,7 +148,13 @@ impl State {
     fn write(&mut self, record: &Record) -> io::Result<()> {
         let mut line = serde_json::to_vec(record)?;
         line.push(b'\n');
-        self.journal.write_all(&line)
+        if let Err(e) = self.journal.write_all(&line) {
+            // A full disk takes half a line. It must go, or the next line is lost with it, and with both the successor.
+            self.journal.set_len(self.length)?;
+            return Err(e);
+        }
+        self.length += line.len() as u64;
+        Ok(())
     }
 
     fn record(&mut self, record: Record) -> io::Result<()> {
@@ -178,6 +186,38 @@ impl State {
                     }
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn journal() -> (tempfile::TempDir, std::path::PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("devices.journal");
+        let entry = StackEntry {
+            layer: "ab".repeat(32).parse().unwrap(),
+            head: 1,
+            size: 2,
+            format: 1,
+            generation: 1,
+            root_opaque: false,
+        };
+        let line = serde_json::to_string(&Record::Device(Device { node: 2, entry, length: 4096 })).unwrap();
+        std::fs::write(&path, format!("{line}\n{{\"opened\":2}}\n{{\"rele")).unwrap();
+        (dir, path)
+    }
+
+    #[test]
+    fn a_torn_line_is_forgotten_and_spoils_neither_the_next_one_nor_the_successors_start() {
+        let (_dir, path) = journal();
+        for expected in 1..4 {
+            let table = Table::open(&path).unwrap();
+            assert_eq!(table.lock().slots[&2].opens, expected);
+            table.opened(2).unwrap();
+            File::options().append(true).open(&path).unwrap().write_all(b"{\"op").unwrap();
         }
     }
 }

@@ -55,6 +55,7 @@ async fn serve(config: Config) -> Result<(), Error> {
     let (shared, registry) = assemble(config)?;
     let shared = Arc::new(shared);
     let ended = start_session(&shared)?;
+    stack::take_down_halves(&shared.layers, &shared.config).await;
     if let Some(address) = &shared.config.metrics {
         let listener = metrics::listen(address).await?;
         tokio::spawn(metrics::serve(listener, Arc::new(registry)));

@@ -16,6 +16,8 @@ pub(crate) struct MountLine {
     pub(crate) major: u32,
     /// As `major`.
     pub(crate) minor: u32,
+    /// Which directory or file of the file system is shown: `/` is all of it, else it is part of it, bound by somebody.
+    pub(crate) root: PathBuf,
     /// Where it is mounted.
     pub(crate) target: PathBuf,
     /// Type of the file system.
@@ -53,6 +55,7 @@ fn parse(line: &[u8]) -> Option<MountLine> {
         id: text(0)?.parse().ok()?,
         major: major.parse().ok()?,
         minor: minor.parse().ok()?,
+        root: path(fields.get(3)?),
         target: path(fields.get(4)?),
         fs_type: text(dash + 1)?.to_owned(),
         source: path(fields.get(dash + 2)?),
@@ -90,7 +93,7 @@ mod tests {
             br"57 24 0:48 / /var/my\040dir rw,relatime shared:25 master:1 - erofs /c/heads/ab/abcd ro,user_xattr";
         let m = parse(line).unwrap();
         assert_eq!((m.id, m.major, m.minor), (57, 0, 48));
-        assert_eq!(m.target, Path::new("/var/my dir"));
+        assert_eq!((m.root.as_path(), m.target.as_path()), (Path::new("/"), Path::new("/var/my dir")));
         assert_eq!((m.fs_type.as_str(), m.source.as_path()), ("erofs", Path::new("/c/heads/ab/abcd")));
     }
 

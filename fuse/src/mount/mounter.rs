@@ -29,6 +29,13 @@ pub(crate) enum MountError {
     Mounter(#[from] io::Error),
 }
 
+impl MountError {
+    /// Whether the kernel's answer was this one.
+    pub(crate) fn is(&self, wanted: rustix::io::Errno) -> bool {
+        matches!(self, Self::Kernel { errno, .. } if *errno == wanted.raw_os_error())
+    }
+}
+
 /// The child's side: serves requests on stdin until it ends.
 ///
 /// # Errors
@@ -56,8 +63,8 @@ pub(crate) struct Mounter {
 
 #[derive(Debug)]
 struct Running {
-    /// Ends the child when the worker drops it.
-    _child: Child,
+    /// Ended when the worker drops it.
+    child: Child,
     requests: ChildStdin,
     answers: BufReader<ChildStdout>,
 }
@@ -71,13 +78,15 @@ impl Mounter {
     /// Has one request done.
     pub(crate) async fn ask(&self, request: &Request) -> Result<(), MountError> {
         let mut slot = self.running.lock().await;
-        let running = match slot.take() {
-            Some(running) => running,
-            None => self.start()?,
+        let running = match slot.take().map(|mut running| (running.child.try_wait(), running)) {
+            Some((Ok(None), running)) => running,
+            _ => self.start()?,
         };
-        let (running, answer) = tokio::time::timeout(DEADLINE, exchange(running, request))
-            .await
-            .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "no answer; giving it up"))??;
+        let (running, answer) = match within_deadline(running, request).await {
+            // It died before it had read the request, so nothing was done yet.
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => within_deadline(self.start()?, request).await?,
+            done => done?,
+        };
         *slot = Some(running);
         match answer {
             Answer::Done => Ok(()),
@@ -95,8 +104,13 @@ impl Mounter {
         let (Some(requests), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(io::Error::other("started without pipes"));
         };
-        Ok(Running { _child: child, requests, answers: BufReader::new(answers) })
+        Ok(Running { child, requests, answers: BufReader::new(answers) })
     }
+}
+
+async fn within_deadline(running: Running, request: &Request) -> io::Result<(Running, Answer)> {
+    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no answer; giving it up");
+    tokio::time::timeout(DEADLINE, exchange(running, request)).await.map_err(late)?
 }
 
 /// Takes the running child and gives it back only after a whole answer, so that a broken exchange ends it.
