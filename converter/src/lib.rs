@@ -20,6 +20,7 @@ pub mod pack;
 pub mod publish;
 pub mod report;
 pub mod source;
+mod stage;
 pub mod tar;
 pub mod tree;
 

@@ -11,6 +11,7 @@ use crate::build::{self, Input, Made, Settings};
 use crate::error::{Error, Result};
 use crate::report::{ImageReport, LayerReport, Report};
 use crate::source::{Blobs, Image, Images, LayerBlob, Platforms, Source, open_docker, open_layout};
+use crate::stage::Stage;
 use blobstore::layer::{WRITER_GENERATION, format};
 use blobstore::refs::{
     Candidate, ChainLayer, Digest, ImageName, ManifestChain, ManifestDoc, Refs, Stack, StackEntry, Tag, TagName,
@@ -22,7 +23,6 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
-use tempfile::TempDir;
 use tokio::runtime::Handle;
 
 /// Told of each layer when it is done.
@@ -73,6 +73,8 @@ pub async fn convert(refs: &Refs, source: &Source, options: &Options) -> Result<
     if chunk == 0 || !chunk.is_multiple_of(4096) || chunk > 4 << 20 {
         return Err(Error::refused(format!("a chunk size of {chunk}: multiples of 4096 up to 4 MiB are possible")));
     }
+    // A store that this build does not understand is said so before hours of work.
+    refs.check_format().await.map_err(store)?;
     let session = Session::new(refs, options)?;
     match source {
         Source::Oci { directory, reference } => {
@@ -102,7 +104,7 @@ struct Session<'a> {
     /// The stage as a store: the layer files under the keys that they will have.
     staged: Arc<dyn Store>,
     /// Keeps the stage's directory until the end.
-    _stage: TempDir,
+    _stage: Stage,
 }
 
 /// A layer that is in the store or in the stage.
@@ -123,7 +125,7 @@ struct Converted {
 
 impl<'a> Session<'a> {
     fn new(refs: &'a Refs, options: &'a Options) -> Result<Self> {
-        let stage = tempfile::Builder::new().prefix("lamina-convert-").tempdir_in(&options.work);
+        let stage = Stage::new(&options.work);
         let stage = stage.map_err(|e| Error::failed(format!("a stage in {}", options.work.display()), e))?;
         let path = std::path::absolute(stage.path()).map_err(|e| Error::failed("the stage's path", e))?;
         let threads = match options.jobs {
@@ -306,10 +308,7 @@ impl<'a> Session<'a> {
         self.refs.init().await.map_err(store)?;
         for layer in layers.iter().filter(|layer| layer.staged) {
             let key = layer_key(&layer.entry.layer);
-            match self.refs.store().upload(&key, &self.settings.stage.join(&key)).await {
-                Ok(()) | Err(StoreError::AlreadyExists { .. }) => {}
-                Err(e) => return Err(Error::failed(format!("uploading {key}"), e)),
-            }
+            self.upload_layer(&key).await.map_err(|e| Error::failed(format!("uploading {key}"), e))?;
             if let Some((diff_id, candidate)) = &layer.candidate {
                 self.refs.add_candidate(diff_id, candidate.clone()).await.map_err(store)?;
             }
@@ -318,6 +317,38 @@ impl<'a> Session<'a> {
             }
         }
         Ok(())
+    }
+
+    /// A layer file that is there already is left alone, unless it is not what its name says.
+    async fn upload_layer(&self, key: &str) -> std::result::Result<(), StoreError> {
+        let (store, file) = (self.refs.store(), self.settings.stage.join(key));
+        match store.upload(key, &file).await {
+            Err(StoreError::AlreadyExists { .. }) if !self.is_whole(key).await? => {
+                tracing::warn!(store = store.url(), key, "the store's copy is damaged, and is replaced");
+                store.delete(key).await?;
+                store.upload(key, &file).await
+            }
+            Err(StoreError::AlreadyExists { .. }) => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Whether the store has what the stage has: the length, and where everything is done again, every byte.
+    async fn is_whole(&self, key: &str) -> std::result::Result<bool, StoreError> {
+        const STEP: u64 = 8 << 20;
+        let size = self.staged.stat(key).await?.size;
+        if self.refs.store().stat(key).await?.size != size {
+            return Ok(false);
+        }
+        let mut at = if self.options.again { 0 } else { size };
+        while at < size {
+            let range = at..size.min(at + STEP);
+            if self.refs.store().get_range(key, range.clone()).await? != self.staged.get_range(key, range).await? {
+                return Ok(false);
+            }
+            at += STEP;
+        }
+        Ok(true)
     }
 
     async fn put_tag(&self, stack: Stack, environment: Vec<String>) -> Result<()> {
