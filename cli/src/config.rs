@@ -135,6 +135,9 @@ impl Config {
         if config.store.trust != "writers" {
             return Err("[store] trust: only \"writers\" is built yet; signed references come later".to_owned());
         }
+        if config.fetch.concurrency == 0 || config.fetch.deadline.is_zero() {
+            return Err("[fetch] concurrency and deadline: with 0 nothing could ever be read".to_owned());
+        }
         for (key, path) in [
             ("[cache] dir", &config.cache.dir),
             ("[daemon] run", &config.daemon.run),
@@ -226,6 +229,12 @@ mod tests {
     fn an_unknown_key_is_named_with_its_line() {
         let error = Config::parse("[cache]\nsize = 1\nsiez = 2\n").unwrap_err();
         assert!(error.contains("siez") && error.contains("line 3"), "{error}");
+    }
+
+    #[test]
+    fn fetching_needs_room_and_time() {
+        assert!(Config::parse("[fetch]\nconcurrency = 0").unwrap_err().contains("[fetch]"));
+        assert!(Config::parse("[fetch]\ndeadline = \"0s\"").unwrap_err().contains("[fetch]"));
     }
 
     #[test]

@@ -12,6 +12,9 @@ use tokio::runtime::Runtime;
 pub(super) fn run(context: &Context, runtime: &Runtime, arguments: &Convert) -> Result<(), Failure> {
     let source: Source = arguments.source.parse().map_err(|e| Failure::usage(format!("{e}")))?;
     not_yet(arguments)?;
+    if arguments.name.is_some() && matches!(source, Source::Tar(_) | Source::Directory(_)) {
+        return Err(Failure::usage("--name is for images; the layer of a tar file or a directory is named by --tag"));
+    }
     let options = options(context, arguments)?;
     let refs = context.refs()?;
     let report = runtime.block_on(converter::convert(&refs, &source, &options)).map_err(failure)?;

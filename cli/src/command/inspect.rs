@@ -26,7 +26,11 @@ pub(super) async fn run(context: &Context, arguments: &Inspect) -> Result<(), Fa
 }
 
 fn of_file(path: &Path) -> Result<Head, Failure> {
-    let bytes = std::fs::read(path).map_err(|e| Failure::failed(format!("{}: {e}", path.display())))?;
+    let failed = |e: std::io::Error| Failure::failed(format!("{}: {e}", path.display()));
+    if !std::fs::metadata(path).map_err(failed)?.is_file() {
+        return Err(Failure::failed(format!("{} is not a regular file", path.display())));
+    }
+    let bytes = std::fs::read(path).map_err(failed)?;
     parse_head(&bytes, None).map_err(|e| Failure::refused(format!("{}: {e}", path.display())))
 }
 

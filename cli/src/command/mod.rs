@@ -37,7 +37,8 @@ impl Context {
     }
 
     fn store(&self) -> Result<Arc<dyn Store>, Failure> {
-        store::open(&self.config.store.url).map_err(|e| Failure::because("cannot use the store", &e))
+        store::open(&self.config.store.url)
+            .map_err(|e| Failure::usage(format!("cannot use the store: {}", crate::failure::chain(&e))))
     }
 
     fn refs(&self) -> Result<Refs, Failure> {
@@ -81,7 +82,7 @@ pub fn lamina() -> ExitCode {
         (_, true) => "error",
         _ => "warn",
     });
-    match run(&global, command) {
+    match run(&global, command).and_then(|()| output::finish()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("lamina: {failure}");
