@@ -23,7 +23,8 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 
-/// What a worker writes to its stdout, a line each: INIT was answered; everything is served.
+/// What a worker writes to its stdout, a line each: INIT was answered; everything is served. A holder can be older than
+/// its worker: it passes over lines that it does not know.
 pub(crate) const INITIALISED: &str = "initialised";
 /// See [`INITIALISED`].
 pub(crate) const READY: &str = "ready";
@@ -136,18 +137,20 @@ impl<'a> Holder<'a> {
     /// Runs one worker to its end. Also says whether it was ready.
     async fn one_worker(&mut self) -> Result<(Ended, bool), Error> {
         let (mut child, mut status) = self.start()?;
-        let mut ready = false;
+        let (mut ready, mut open) = (false, true);
         loop {
             let late = self.abort_at.filter(|_| !ready);
             tokio::select! {
-                line = status.next_line() => match line {
+                line = status.next_line(), if open => match line {
                     Ok(Some(line)) if line == INITIALISED => self.initialised = true,
                     Ok(Some(line)) if line == READY => {
                         ready = true;
                         self.worker_ready();
                     }
+                    // The worker may be of a newer build than its holder.
+                    Ok(Some(line)) => tracing::debug!(line, "the worker says something that this holder does not know"),
                     // Closed: the child's end is near, which the next branch sees.
-                    _ => { let died = child.wait().await.map_err(Error::start)?; return Ok((Ended::Died(died), ready)); }
+                    Ok(None) | Err(_) => open = false,
                 },
                 died = child.wait() => return Ok((Ended::Died(died.map_err(Error::start)?), ready)),
                 _ = self.terminate.recv() => { stop(&mut child).await; return Ok((Ended::Asked, ready)); }
