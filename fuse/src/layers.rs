@@ -5,7 +5,6 @@
 //! where is read from mountinfo and remembered nowhere.
 
 use crate::config::Config;
-use crate::leftovers::layer_metadata;
 use crate::mount::info::{self, MountLine};
 use crate::mount::mounter::{MountError, Mounter};
 use crate::mount::request::{ErofsForm, Request};
@@ -99,7 +98,7 @@ impl Layers {
 
     /// Which of our layers a mount shows.
     pub(crate) fn layer_of(&self, mount: &MountLine) -> Option<LayerId> {
-        layer_metadata(mount, &self.config)?.file_name()?.to_str()?.parse().ok()
+        info::layer_metadata(mount, &self.config.cache_dir)?.file_name()?.to_str()?.parse().ok()
     }
 
     /// Unmounts targets of [`Self::attach`]; what is still in use under an overlay lives on there.

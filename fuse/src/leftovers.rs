@@ -26,17 +26,8 @@ pub(crate) fn clean(config: &Config) -> Result<(), Error> {
 fn is_ours(mount: &MountLine, config: &Config) -> bool {
     match mount.fs_type.as_str() {
         "fuse.lamina" => mount.target == config.devices(),
-        "erofs" => layer_metadata(mount, config).is_some(),
-        _ => false,
+        _ => info::layer_metadata(mount, &config.cache_dir).is_some(),
     }
-}
-
-/// The metadata file of a layer of ours that `mount` shows.
-pub(crate) fn layer_metadata(mount: &MountLine, config: &Config) -> Option<std::path::PathBuf> {
-    if mount.fs_type != "erofs" {
-        return None;
-    }
-    info::backing_file(&mount.source).filter(|file| file.starts_with(&config.cache_dir))
 }
 
 fn detach(target: &Path) {

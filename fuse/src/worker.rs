@@ -101,7 +101,7 @@ fn assemble(config: Config) -> Result<(Shared, Registry), Error> {
     let probed = probe::probe(&config)?;
     tracing::info!(form = probe::name(probed.form), "layers are mounted in this form");
     let table = Table::open(&config.journal()).map_err(|e| Error::path(&config.journal(), e))?;
-    let mounter = Mounter::new(std::env::current_exe().map_err(Error::start)?);
+    let mounter = Mounter::new(std::env::current_exe().map_err(Error::start)?, config.deadline);
     let layers = Layers::new(config.clone(), fetcher.clone(), table, mounter, probed.form, meters.clone());
     let takeovers = std::env::var(holder::TAKEOVERS).ok().and_then(|n| n.parse().ok()).unwrap_or(0);
     meters.takeovers(takeovers);

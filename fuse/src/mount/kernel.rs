@@ -25,7 +25,7 @@ pub(crate) fn perform(request: &Request) -> Answer {
     };
     match done {
         Ok(()) => Answer::Done,
-        Err(e) => Answer::Failed { errno: e.raw_os_error().unwrap_or(0), what: format!("{}: {e}", title(request)) },
+        Err(e) => Answer::Failed { what: format!("{}: {e}", title(request)) },
     }
 }
 

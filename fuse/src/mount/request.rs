@@ -41,6 +41,6 @@ pub(crate) struct Upper {
 pub(crate) enum Answer {
     /// Done.
     Done,
-    /// Not done: the errno (0 = none) and what was being done.
-    Failed { errno: i32, what: String },
+    /// Not done: what was being done, and the error in words.
+    Failed { what: String },
 }
