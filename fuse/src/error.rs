@@ -96,7 +96,7 @@ impl Error {
         Self::Path { path: path.to_owned(), source }
     }
 
-    pub(crate) fn start(source: io::Error) -> Self {
+    pub(crate) fn system(source: io::Error) -> Self {
         Self::System(source)
     }
 

@@ -51,15 +51,15 @@ pub struct Program {
 /// # Errors
 /// When another daemon has the run directory, or the connection cannot be opened.
 pub fn run(config: &Config, program: Program) -> Result<(), Error> {
+    let config = &config.clone().settled()?;
     let _lock = lock(config)?;
     leftovers::clean(config)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::start)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::system)?;
     runtime.block_on(async { Holder::new(config, program)?.supervise().await })
 }
 
 fn lock(config: &Config) -> Result<std::fs::File, Error> {
     let make = |path: PathBuf| std::fs::create_dir_all(&path).map_err(|e| Error::path(&path, e));
-    make(config.run.clone())?;
     let path = config.run.join("lock");
     let file = std::fs::File::create(&path).map_err(|e| Error::path(&path, e))?;
     rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)
@@ -104,8 +104,8 @@ impl<'a> Holder<'a> {
             takeovers: 0,
             pause: Duration::ZERO,
             abort_at: None,
-            terminate: signal(SignalKind::terminate()).map_err(Error::start)?,
-            interrupt: signal(SignalKind::interrupt()).map_err(Error::start)?,
+            terminate: signal(SignalKind::terminate()).map_err(Error::system)?,
+            interrupt: signal(SignalKind::interrupt()).map_err(Error::system)?,
         })
     }
 
@@ -152,7 +152,7 @@ impl<'a> Holder<'a> {
                     // Closed: the child's end is near, which the next branch sees.
                     Ok(None) | Err(_) => open = false,
                 },
-                died = child.wait() => return Ok((Ended::Died(died.map_err(Error::start)?), ready)),
+                died = child.wait() => return Ok((Ended::Died(died.map_err(Error::system)?), ready)),
                 _ = self.terminate.recv() => { stop(&mut child).await; return Ok((Ended::Asked, ready)); }
                 _ = self.interrupt.recv() => { stop(&mut child).await; return Ok((Ended::Asked, ready)); }
                 () = until(late) => {
@@ -164,8 +164,8 @@ impl<'a> Holder<'a> {
     }
 
     fn start(&mut self) -> Result<(Child, Lines<BufReader<UnixStream>>), Error> {
-        let (ours, theirs) = StdUnixStream::pair().map_err(Error::start)?;
-        ours.set_nonblocking(true).map_err(Error::start)?;
+        let (ours, theirs) = StdUnixStream::pair().map_err(Error::system)?;
+        ours.set_nonblocking(true).map_err(Error::system)?;
         let role = if self.initialised { "adopt" } else { "first" };
         if self.initialised {
             self.takeovers += 1;
@@ -174,12 +174,12 @@ impl<'a> Holder<'a> {
             .args(&self.program.arguments)
             .env(ROLE, role)
             .env(TAKEOVERS, self.takeovers.to_string())
-            .stdin(Stdio::from(self.connection.try_clone().map_err(Error::start)?))
+            .stdin(Stdio::from(self.connection.try_clone().map_err(Error::system)?))
             .stdout(Stdio::from(OwnedFd::from(theirs)))
             .kill_on_drop(true)
             .spawn()
             .map_err(|e| Error::path(&self.program.path, e))?;
-        let lines = BufReader::new(UnixStream::from_std(ours).map_err(Error::start)?).lines();
+        let lines = BufReader::new(UnixStream::from_std(ours).map_err(Error::system)?).lines();
         Ok((child, lines))
     }
 
@@ -220,7 +220,7 @@ impl<'a> Holder<'a> {
 
     /// Ends the connection. Where the control file system is not mounted, closing our descriptor does it a little later.
     fn abort(&self) -> Result<(), Error> {
-        let mounts = info::mounts().map_err(Error::start)?;
+        let mounts = info::mounts().map_err(Error::system)?;
         let Some(line) = info::at(&mounts, &self.config.devices()) else { return Ok(()) };
         match connection::abort(line.minor) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::path(&self.config.devices(), e)),
