@@ -50,7 +50,7 @@ impl fmt::Display for Failure {
 impl From<tonic::Status> for Failure {
     fn from(status: tonic::Status) -> Self {
         match status.code() {
-            tonic::Code::DataLoss => Self::refused(status.message()),
+            tonic::Code::DataLoss | tonic::Code::FailedPrecondition => Self::refused(status.message()),
             tonic::Code::InvalidArgument => Self::usage(status.message()),
             _ => Self::failed(status.message()),
         }

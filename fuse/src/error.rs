@@ -18,6 +18,8 @@ pub enum Kind {
     Unavailable,
     /// What the store gave is not what its name says.
     Corrupt,
+    /// A layer of a kind that this build does not know.
+    Unsupported,
     /// Anything else on this node.
     Internal,
 }
@@ -109,6 +111,7 @@ impl Error {
             Self::Head { source, .. } => match source.kind {
                 FetchKind::NotFound => Kind::NotFound,
                 FetchKind::Answer | FetchKind::Verify | FetchKind::Malformed | FetchKind::Refused => Kind::Corrupt,
+                FetchKind::Unsupported => Kind::Unsupported,
                 FetchKind::Transport | FetchKind::Timeout => Kind::Unavailable,
                 FetchKind::Local => Kind::Internal,
             },

@@ -104,6 +104,7 @@ fn to_status(error: Error) -> Status {
         crate::Kind::Invalid => Code::InvalidArgument,
         crate::Kind::Unavailable => Code::Unavailable,
         crate::Kind::Corrupt => Code::DataLoss,
+        crate::Kind::Unsupported => Code::FailedPrecondition,
         crate::Kind::Internal => Code::Internal,
     };
     Status::new(code, error.report())
