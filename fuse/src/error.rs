@@ -121,7 +121,7 @@ impl Error {
 
     /// The error with all its causes, on one line.
     pub fn report(&self) -> String {
-        chain(self)
+        control::causes(self)
     }
 }
 
@@ -133,18 +133,4 @@ fn of_reference(error: &RefError) -> Kind {
         RefError::Store(_) => Kind::Unavailable,
         _ => Kind::Internal,
     }
-}
-
-/// An error's text with those of its causes, as long as they say something new.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        let more = next.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = next.source();
-    }
-    text
 }

@@ -46,7 +46,7 @@ pub(crate) async fn report(node: &Node) -> v1::StatusReply {
 async fn store_error(node: &Node) -> String {
     match tokio::time::timeout(STORE_PATIENCE, node.refs.check_format()).await {
         Ok(Ok(())) => String::new(),
-        Ok(Err(e)) => crate::error::chain(&e),
+        Ok(Err(e)) => control::causes(&e),
         Err(_) => format!("no answer within {STORE_PATIENCE:?}"),
     }
 }
