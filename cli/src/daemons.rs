@@ -1,7 +1,7 @@
 //! `laminad` and `lamina-snapshotter`: in the foreground, logs on stderr, systemd told when ready.
 
 use crate::config::{Config, Face};
-use crate::failure::{self, Failure};
+use crate::failure::Failure;
 use crate::output;
 use clap::Parser;
 use std::ffi::OsString;
@@ -129,7 +129,7 @@ fn serve_snapshots(arguments: &SnapshotterArguments, config: &Config) -> Result<
         let shutdown = async move {
             tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
         };
-        snapshotter::run(settings, shutdown).await.map_err(|e| Failure::failed(failure::chain(&e)))
+        snapshotter::run(settings, shutdown).await.map_err(|e| Failure::failed(control::causes(&e)))
     });
     runtime.shutdown_timeout(Duration::from_secs(5));
     done

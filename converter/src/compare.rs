@@ -54,7 +54,7 @@ pub async fn compare(refs: &Refs, source: &Source, options: &Options) -> Result<
         found.verify(refs, &ours).await?;
         let (ours, fresh) = (load(refs, &ours).await?, load(&theirs, &fresh).await?);
         let runtime = Handle::current();
-        let work = move || Pair { ours, fresh, runtime, found, linked: HashMap::new() }.compare();
+        let work = move || Pair { ours, fresh, runtime, found, linked: Default::default() }.compare();
         found = tokio::task::spawn_blocking(work).await.map_err(|e| Error::failed("the comparison's thread", e))??;
     }
     Ok(found)
@@ -114,8 +114,8 @@ struct Pair {
     fresh: Below,
     runtime: Handle,
     found: Comparison,
-    /// The fresh node that each of ours was met with.
-    linked: HashMap<NodeId, NodeId>,
+    /// The fresh node that each of ours was met with, and the other way round.
+    linked: (HashMap<NodeId, NodeId>, HashMap<NodeId, NodeId>),
 }
 
 impl Pair {
@@ -142,11 +142,12 @@ impl Pair {
 
     fn node(&mut self, path: &[u8], ours: NodeId, fresh: NodeId) -> Result<()> {
         self.found.names += 1;
-        let met = self.linked.insert(ours, fresh);
-        if met.is_some_and(|met| met != fresh) {
-            self.found.differs(path, "is a hard link in the store only");
-        } else if met.is_some() {
-            return Ok(());
+        let met = (self.linked.0.insert(ours, fresh), self.linked.1.insert(fresh, ours));
+        match met {
+            (Some(other), _) if other != fresh => self.found.differs(path, "is a hard link in the store only"),
+            (_, Some(other)) if other != ours => self.found.differs(path, "is a hard link in the source only"),
+            (Some(_), _) => return Ok(()),
+            _ => {}
         }
         let (a, b) = (self.ours.merged.node(ours), self.fresh.merged.node(fresh));
         if a.attributes != b.attributes {

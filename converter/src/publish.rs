@@ -5,7 +5,7 @@
 //! before all of the source was converted, so a refused source leaves nothing behind. Then layers are uploaded, then
 //! diff and chain references written bottom up, then documents, manifest, image name and tag.
 
-use crate::assume::{assume, holds};
+use crate::assume::holds;
 use crate::below::{self, Below};
 use crate::build::{self, Input, Made, Settings};
 use crate::error::{Error, Result};
@@ -328,9 +328,8 @@ impl<'a> Session<'a> {
 
     fn made(&self, made: Made, source: Option<&LayerBlob>, chain_id: Option<Digest>, started: Instant) -> Ready {
         let diff_id = build::diff_id(&made);
-        let assumes = made.assumes.iter().map(assume).collect::<Option<Vec<_>>>();
         let candidate =
-            diff_id.zip(assumes).map(|(diff_id, assumes)| (diff_id, Candidate { entry: made.entry.clone(), assumes }));
+            diff_id.map(|diff_id| (diff_id, Candidate { entry: made.entry.clone(), assumes: made.assumes }));
         let report = LayerReport {
             source: made.sums.map(|sums| sums.blob.to_string()),
             diff_id: diff_id.map(|id| id.to_string()),

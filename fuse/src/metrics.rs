@@ -56,7 +56,7 @@ impl Meters {
 pub(crate) async fn listen(address: &str) -> Result<TcpListener, Error> {
     let listener = TcpListener::bind(address).await;
     let listener = listener.map_err(|e| Error::Invalid(format!("[daemon] metrics = \"{address}\": {e}")))?;
-    let at = listener.local_addr().map_err(Error::start)?;
+    let at = listener.local_addr().map_err(Error::system)?;
     tracing::info!(address = %at, "metrics are at http://{at}/metrics");
     Ok(listener)
 }

@@ -1,7 +1,7 @@
 //! The control API: decode, call, map the error, reply. What a call means stands in the proto file.
 
 use crate::layers::Layers;
-use crate::worker::Shared;
+use crate::node::Node;
 use crate::{Error, stack, status};
 use blobstore::refs::{Name, Stack, StackEntry};
 use control::v1;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tonic::{Code, Request, Response, Status};
 
-pub(crate) struct Service(pub(crate) Arc<Shared>);
+pub(crate) struct Service(pub(crate) Arc<Node>);
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -63,13 +63,13 @@ impl control::Daemon for Service {
             "fuse" => return Err(Status::unimplemented("the FUSE face is not built yet; leave --face out")),
             other => return Err(Status::invalid_argument(format!("unknown face '{other}'"))),
         }
-        let mut layers = Stack::EMPTY;
+        let mut stacks = Vec::new();
         for reference in &references {
-            let upper = self.resolve_within(reference, self.0.config.deadline).await.map_err(to_status)?;
-            layers = layers.under(&upper);
+            stacks.push(self.resolve_within(reference, self.0.config.deadline).await.map_err(to_status)?);
         }
         let upper = (!upper.is_empty()).then(|| Path::new(&upper));
-        stack::mount(self.layers(), &self.0.config, &layers, Path::new(&target), upper).await.map_err(to_status)?;
+        let mounted = stack::mount(self.layers(), &self.0.config, &stacks, Path::new(&target), upper).await;
+        let layers = mounted.map_err(to_status)?;
         let face = status::face(self.layers().form()).to_owned();
         Ok(Response::new(v1::MountReply { layers: layers.layers().iter().map(layer_out).collect(), face }))
     }
@@ -104,6 +104,7 @@ fn to_status(error: Error) -> Status {
         crate::Kind::Invalid => Code::InvalidArgument,
         crate::Kind::Unavailable => Code::Unavailable,
         crate::Kind::Corrupt => Code::DataLoss,
+        crate::Kind::Unsupported => Code::FailedPrecondition,
         crate::Kind::Internal => Code::Internal,
     };
     Status::new(code, error.report())

@@ -85,7 +85,7 @@ impl Daemon {
     {
         let twice = async {
             match call(self.client.clone()).await {
-                Err(status) if is_unreachable(&status) => call(self.client.clone()).await,
+                Err(status) if control::unreachable(&status).is_some() => call(self.client.clone()).await,
                 other => other,
             }
         };
@@ -97,27 +97,12 @@ impl Daemon {
     }
 }
 
-/// A status that our own transport made has the transport's error as its cause; one that laminad sent has none.
-fn is_unreachable(status: &Status) -> bool {
-    std::error::Error::source(status).is_some()
-}
-
 fn failure(status: &Status) -> Failure {
-    if is_unreachable(status) {
-        return Failure::Unreachable(innermost(status));
+    match (control::unreachable(status), status.code()) {
+        (Some(why), _) => Failure::Unreachable(why),
+        (None, Code::NotFound) => Failure::Absent(status.message().to_owned()),
+        (None, code) => Failure::Failed(format!("{} ({code:?})", status.message())),
     }
-    match status.code() {
-        Code::NotFound => Failure::Absent(status.message().to_owned()),
-        code => Failure::Failed(format!("{} ({code:?})", status.message())),
-    }
-}
-
-/// "transport error" says nothing; "connection refused" below it does.
-fn innermost(mut error: &(dyn std::error::Error + 'static)) -> String {
-    while let Some(cause) = error.source() {
-        error = cause;
-    }
-    error.to_string()
 }
 
 fn checked(reference: &str, layer: v1::Layer) -> Result<Layer, Failure> {

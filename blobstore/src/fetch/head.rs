@@ -96,12 +96,12 @@ impl Fetcher {
             let bytes = self.inner.store.get_range(&key, 0..entry.head).await?;
             self.inner.meter.fetched(bytes.len() as u64);
             let parsed = tokio::task::spawn_blocking(move || parse_head(&bytes, Some(&layer)));
-            return parsed.await.map_err(|e| Failure::new(FetchKind::Local, e))?.map_err(wrong_head);
+            return Ok(parsed.await.map_err(|e| Failure::new(FetchKind::Local, e))??);
         }
         let metered = Metered::new(self.inner.store.clone());
         let head = read_head(&metered, &key, Some(&layer), None).await;
         self.inner.meter.fetched(metered.counts().bytes_read.load(Relaxed));
-        head.map_err(wrong_head)
+        Ok(head?)
     }
 
     /// Keeps a head; where the disk is full, the chunk cache makes room.
@@ -132,13 +132,4 @@ impl Fetcher {
 
 fn local_failure(error: CacheError) -> Failure {
     Failure::new(FetchKind::Local, error)
-}
-
-/// Before the id has matched, bytes that are no index are wrong bytes, which may be right next time.
-fn wrong_head(error: crate::layer::LayerError) -> Failure {
-    let mut failure = Failure::from(error);
-    if failure.kind == FetchKind::Malformed {
-        failure.kind = FetchKind::Verify;
-    }
-    failure
 }

@@ -23,10 +23,16 @@ pub struct Assume {
 pub enum Assumed {
     /// Nothing.
     Absent,
+    /// Something: the layer hides it.
+    Present,
+    /// No directory: nothing, or something else.
+    NoDirectory,
     /// A directory with these attributes. (Its time is no assumption: an inherited time is a fixed value.)
     Directory(Attributes),
     /// A regular file, of which the layer has a copy.
     File(FileAttributes),
+    /// A file of which the layer has a copy, and nothing is said of what it was: holds nowhere else.
+    Copied,
     /// An assumption of a kind that this build does not know: holds nowhere.
     #[serde(other)]
     Unknown,

@@ -6,7 +6,7 @@ use crate::layer::LayerId;
 use crate::store::StoreError;
 
 impl Refs {
-    /// The stack that a reference stands for, none of whose layers is revoked.
+    /// The stack that a reference stands for, none of whose layers is revoked or of an unknown version.
     ///
     /// A layer by its id gives an entry in which only id and size are known. [`Name::File`] is an error: a file on
     /// this machine is opened, not resolved.
@@ -22,6 +22,7 @@ impl Refs {
                 return Err(Error::LocalFile { path });
             }
         };
+        let stack = stack.understood()?;
         match self.revoked_layer(&stack).await? {
             None => Ok(stack),
             Some(layer) => Err(Error::Revoked { name: name.to_string(), layer }),

@@ -158,10 +158,10 @@ async fn finish_write(client: &mut ContentClient<Connection>, write: WriteConten
 }
 
 fn failed(address: &str, what: &str, status: &Status) -> Failure {
-    match super::is_no_daemon(status) {
-        true => {
-            Failure::failed(format!("no containerd answers at {address}: start it, or name its socket with --address"))
-        }
-        false => Failure::failed(format!("containerd at {address}: {what}: {}", status.message())),
+    match control::unreachable(status) {
+        Some(why) => Failure::failed(format!(
+            "no containerd answers at {address} ({why}): start it, or name its socket with --address"
+        )),
+        None => Failure::failed(format!("containerd at {address}: {what}: {}", status.message())),
     }
 }

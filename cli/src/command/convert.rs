@@ -2,8 +2,9 @@
 
 use super::Context;
 use crate::args::Convert;
-use crate::failure::{Failure, chain};
+use crate::failure::Failure;
 use crate::output;
+use control::causes;
 use converter::{LayerReport, Options, Report, Source};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -43,8 +44,8 @@ pub(super) fn work_directory() -> PathBuf {
 
 pub(super) fn failure(error: converter::Error) -> Failure {
     match error.is_refusal() {
-        true => Failure::refused(format!("refused: {}", chain(&error))),
-        false => Failure::failed(chain(&error)),
+        true => Failure::refused(format!("refused: {}", causes(&error))),
+        false => Failure::failed(causes(&error)),
     }
 }
 

@@ -52,25 +52,13 @@ impl Context {
     fn answer<T>(&self, answer: Result<tonic::Response<T>, tonic::Status>) -> Result<T, Failure> {
         match answer {
             Ok(response) => Ok(response.into_inner()),
-            Err(status) if is_no_daemon(&status) => Err(Failure::failed(format!(
+            Err(status) if control::unreachable(&status).is_some() => Err(Failure::failed(format!(
                 "no daemon answers at {}: start laminad (systemctl start laminad, or laminad --config FILE)",
                 self.config.socket().display()
             ))),
             Err(status) => Err(status.into()),
         }
     }
-}
-
-/// Nobody listens on the socket: the transport's error, not an answer of a daemon's.
-fn is_no_daemon(status: &tonic::Status) -> bool {
-    let mut cause = std::error::Error::source(status);
-    while let Some(error) = cause {
-        if error.downcast_ref::<tonic::transport::Error>().is_some() {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
 }
 
 /// `lamina`.

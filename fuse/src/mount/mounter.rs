@@ -10,20 +10,15 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::Mutex;
 
-/// Longer than any fetch may take: a mount waits for at most a few reads, each with a deadline of its own.
-const DEADLINE: Duration = Duration::from_secs(120);
+/// A mount waits for at most this many reads of its device, each of which has the fetcher's deadline.
+const READS: u32 = 4;
 
 /// Why a mount was not made.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MountError {
-    /// The kernel said no.
-    #[error("{what}")]
-    Kernel {
-        /// The errno, 0 when there was none.
-        errno: i32,
-        /// What was being done, and the error in words.
-        what: String,
-    },
+    /// The kernel said no: what was being done, and the error in words.
+    #[error("{0}")]
+    Kernel(String),
     /// The mounter itself is at fault.
     #[error("the mounter process: {0}")]
     Mounter(#[from] io::Error),
@@ -38,7 +33,7 @@ pub fn serve() -> io::Result<()> {
     for line in io::stdin().lock().lines() {
         let answer = match serde_json::from_str::<Request>(&line?) {
             Ok(request) => kernel::perform(&request),
-            Err(e) => Answer::Failed { errno: 0, what: format!("not a request: {e}") },
+            Err(e) => Answer::Failed { what: format!("not a request: {e}") },
         };
         serde_json::to_writer(&mut out, &answer)?;
         out.write_all(b"\n")?;
@@ -51,6 +46,7 @@ pub fn serve() -> io::Result<()> {
 #[derive(Debug)]
 pub(crate) struct Mounter {
     program: PathBuf,
+    deadline: Duration,
     running: Mutex<Option<Running>>,
 }
 
@@ -63,9 +59,9 @@ struct Running {
 }
 
 impl Mounter {
-    /// A mounter that runs `program` with the argument that makes it one.
-    pub(crate) fn new(program: PathBuf) -> Self {
-        Self { program, running: Mutex::new(None) }
+    /// A mounter that runs `program` with the argument that makes it one; `read` is the deadline of a device's read.
+    pub(crate) fn new(program: PathBuf, read: Duration) -> Self {
+        Self { program, deadline: read * READS, running: Mutex::new(None) }
     }
 
     /// Has one request done.
@@ -75,13 +71,13 @@ impl Mounter {
             Some(running) => running,
             None => self.start()?,
         };
-        let (running, answer) = tokio::time::timeout(DEADLINE, exchange(running, request))
+        let (running, answer) = tokio::time::timeout(self.deadline, exchange(running, request))
             .await
             .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "no answer; giving it up"))??;
         *slot = Some(running);
         match answer {
             Answer::Done => Ok(()),
-            Answer::Failed { errno, what } => Err(MountError::Kernel { errno, what }),
+            Answer::Failed { what } => Err(MountError::Kernel(what)),
         }
     }
 
