@@ -45,7 +45,8 @@ pub(crate) async fn report(shared: &Shared) -> v1::StatusReply {
 
 async fn store_error(shared: &Shared) -> String {
     match tokio::time::timeout(STORE_PATIENCE, shared.refs.check_format()).await {
-        Ok(Ok(())) => String::new(),
+        Ok(Ok(())) if shared.refs.is_there() => String::new(),
+        Ok(Ok(())) => "nothing is there: not mounted, or nothing converted yet".to_owned(),
         Ok(Err(e)) => crate::error::chain(&e),
         Err(_) => format!("no answer within {STORE_PATIENCE:?}"),
     }
