@@ -52,25 +52,44 @@ impl Context {
     fn answer<T>(&self, answer: Result<tonic::Response<T>, tonic::Status>) -> Result<T, Failure> {
         match answer {
             Ok(response) => Ok(response.into_inner()),
-            Err(status) if is_no_daemon(&status) => Err(Failure::failed(format!(
-                "no daemon answers at {}: start laminad (systemctl start laminad, or laminad --config FILE)",
-                self.config.socket().display()
-            ))),
-            Err(status) => Err(status.into()),
+            Err(status) => match unreachable(&status) {
+                Some(Unreachable::Forbidden) => {
+                    Err(Failure::failed(format!("{}: permission denied; run as root", self.config.socket().display())))
+                }
+                Some(Unreachable::Absent) => Err(Failure::failed(format!(
+                    "no daemon answers at {}: start laminad (systemctl start laminad, or laminad --config FILE)",
+                    self.config.socket().display()
+                ))),
+                None => Err(status.into()),
+            },
         }
     }
 }
 
-/// Nobody listens on the socket: the transport's error, not an answer of a daemon's.
-fn is_no_daemon(status: &tonic::Status) -> bool {
+/// Why a socket was not reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unreachable {
+    /// Nobody listens there.
+    Absent,
+    /// This user may not connect.
+    Forbidden,
+}
+
+/// The transport's error, when the status is one and not an answer of a daemon's.
+fn unreachable(status: &tonic::Status) -> Option<Unreachable> {
+    let mut found = None;
     let mut cause = std::error::Error::source(status);
     while let Some(error) = cause {
         if error.downcast_ref::<tonic::transport::Error>().is_some() {
-            return true;
+            found = found.or(Some(Unreachable::Absent));
+        }
+        let io = error.downcast_ref::<std::io::Error>();
+        if io.is_some_and(|e| e.kind() == std::io::ErrorKind::PermissionDenied) {
+            return Some(Unreachable::Forbidden);
         }
         cause = error.source();
     }
-    false
+    found
 }
 
 /// `lamina`.
