@@ -125,6 +125,8 @@ impl<'a> Holder<'a> {
                     self.finish()?;
                     return Err(Error::Worker);
                 }
+                // Somebody ended it: that is how a new binary is taken up.
+                Ended::Died(status) if status.success() => tracing::info!("the worker ended; starting another"),
                 Ended::Died(status) => tracing::error!(%status, "the worker died; starting another"),
                 Ended::Late => tracing::error!("the worker was not ready in time; starting another"),
             }
