@@ -8,28 +8,16 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use tests::node::{Node, pid};
+use tests::node::{Node, pid, waiting_file};
 use tests::tree::{noise, write};
 
-/// Where the kernel says how its FUSE connections are.
-const CONTROL: &str = "/sys/fs/fuse/connections";
 const BLOCK: usize = 64 << 10;
 const FILES: u64 = 8;
 const FILE: usize = 24 << 20;
 
 /// Requests that the kernel has sent or is about to send, and that have no answer yet.
 fn unanswered(node: &Node) -> u64 {
-    let devices = node.path("run/dev").display().to_string();
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let line = mounts.lines().find(|l| l.split(' ').nth(4) == Some(&devices)).unwrap();
-    let minor = line.split(' ').nth(2).unwrap().split_once(':').unwrap().1;
-    if !Path::new(CONTROL).join(minor).exists() {
-        // systemd mounts it at boot; where there is none, nobody did.
-        let mounted = std::process::Command::new("mount").args(["-t", "fusectl", "fusectl", CONTROL]).status();
-        assert!(mounted.unwrap().success());
-    }
-    let waiting = fs::read_to_string(Path::new(CONTROL).join(minor).join("waiting")).unwrap();
-    waiting.trim().parse().unwrap()
+    fs::read_to_string(waiting_file(&node.path("run/dev"))).unwrap().trim().parse().unwrap()
 }
 
 /// Reads a file in scattered order and compares each block. Gives how many were read.

@@ -67,7 +67,11 @@ async fn stored(refs: &Refs, image: &ImageReport, options: &Options) -> Result<S
     let stack = match (chain_id.map(|id| id.parse()), &options.tag) {
         (Some(Ok(chain_id)), _) => refs.chain(&chain_id).await.map_err(failed)?.map(|chain| chain.stack),
         (_, Some(tag)) => refs.tag(tag).await.map_err(failed)?.map(|tag| tag.stack),
-        _ => return Err(Error::refused("a directory is compared with a tag: name it")),
+        _ => {
+            return Err(Error::refused(
+                "a directory is compared with the tag under which it was converted, and none was given",
+            ));
+        }
     };
     stack.ok_or_else(|| Error::failed("comparing", "the store has nothing for this source: it was not converted"))
 }

@@ -265,7 +265,7 @@ impl<'a> Session<'a> {
             entry: Some(made.entry.clone()),
             reused: false,
             entries: made.entries,
-            bytes_in: made.sums.map_or(0, |sums| sums.blob_size),
+            bytes_in: made.sums.map_or(made.summary.data_bytes, |sums| sums.blob_size),
             bytes_tar: made.sums.map_or(0, |sums| sums.tar_size),
             bytes_out: made.summary.file_len,
             chunks: made.summary.chunks,

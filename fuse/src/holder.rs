@@ -14,7 +14,7 @@ use crate::{Error, leftovers};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
@@ -53,20 +53,24 @@ pub struct Program {
 pub fn run(config: &Config, program: Program) -> Result<(), Error> {
     let config = &config.clone().settled()?;
     let _lock = lock(config)?;
+    // First of all: nothing can be said of a path that a dead connection is mounted on.
     leftovers::clean(config)?;
+    make(&config.devices())?;
+    make(&config.stacks())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::system)?;
     runtime.block_on(async { Holder::new(config, program)?.supervise().await })
 }
 
 fn lock(config: &Config) -> Result<std::fs::File, Error> {
-    let make = |path: PathBuf| std::fs::create_dir_all(&path).map_err(|e| Error::path(&path, e));
     let path = config.run.join("lock");
     let file = std::fs::File::create(&path).map_err(|e| Error::path(&path, e))?;
     rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)
         .map_err(|_| Error::Busy { run: config.run.clone() })?;
-    make(config.devices())?;
-    make(config.stacks())?;
     Ok(file)
+}
+
+fn make(path: &Path) -> Result<(), Error> {
+    std::fs::create_dir_all(path).map_err(|e| Error::path(path, e))
 }
 
 /// Why supervision goes on with another worker.
@@ -121,6 +125,8 @@ impl<'a> Holder<'a> {
                     self.finish()?;
                     return Err(Error::Worker);
                 }
+                // Somebody ended it: that is how a new binary is taken up.
+                Ended::Died(status) if status.success() => tracing::info!("the worker ended; starting another"),
                 Ended::Died(status) => tracing::error!(%status, "the worker died; starting another"),
                 Ended::Late => tracing::error!("the worker was not ready in time; starting another"),
             }

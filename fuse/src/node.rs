@@ -26,6 +26,8 @@ pub(crate) struct Node {
     pub(crate) features: Vec<Feature>,
     pub(crate) meters: Meters,
     pub(crate) takeovers: u32,
+    /// Everything that was asked of the store, references included.
+    pub(crate) traffic: Arc<store::Counts>,
 }
 
 impl Node {
@@ -36,6 +38,9 @@ impl Node {
         if !config.store_delay.is_zero() {
             store = Arc::new(store::Delay::new(store, config.store_delay)) as Arc<dyn Store>;
         }
+        let metered = store::Metered::new(store);
+        let traffic = metered.counts();
+        let store = Arc::new(metered) as Arc<dyn Store>;
         let fetcher = fetcher(&config, Arc::clone(&store))?;
         let mut registry = Registry::default();
         let meters = Meters::default();
@@ -56,6 +61,7 @@ impl Node {
             features: probed.features,
             meters,
             takeovers,
+            traffic,
         };
         Ok((node, registry))
     }

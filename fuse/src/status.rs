@@ -5,6 +5,7 @@ use crate::mount::request::ErofsForm;
 use crate::node::Node;
 use crate::stack;
 use control::v1;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// A store that does not answer in this time is reported as not answering.
@@ -36,8 +37,8 @@ pub(crate) async fn report(node: &Node) -> v1::StatusReply {
         store_error: store_error(node).await,
         cache_bytes: meter.cache_bytes(),
         cache_limit: node.config.cache_size,
-        fetched_bytes: meter.fetched_bytes(),
-        fetches: meter.fetches(),
+        fetched_bytes: node.traffic.bytes_read.load(Relaxed),
+        fetches: node.traffic.reads.load(Relaxed),
         takeovers: node.takeovers,
         device_read_bytes: node.meters.device_read_bytes(),
     }
@@ -45,7 +46,8 @@ pub(crate) async fn report(node: &Node) -> v1::StatusReply {
 
 async fn store_error(node: &Node) -> String {
     match tokio::time::timeout(STORE_PATIENCE, node.refs.check_format()).await {
-        Ok(Ok(())) => String::new(),
+        Ok(Ok(())) if node.refs.is_there() => String::new(),
+        Ok(Ok(())) => "nothing is there: not mounted, or nothing converted yet".to_owned(),
         Ok(Err(e)) => control::causes(&e),
         Err(_) => format!("no answer within {STORE_PATIENCE:?}"),
     }

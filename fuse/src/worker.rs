@@ -8,7 +8,8 @@ use crate::mount::info;
 use crate::node::Node;
 use crate::service::Service;
 use crate::{Error, connection, device, holder, metrics, stack};
-use std::io::Write;
+use std::fs::File;
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,6 +46,7 @@ async fn serve(config: Config) -> Result<(), Error> {
     // Ctrl-C reaches the whole process group; only the holder acts on it.
     let _interrupt = signal(SignalKind::interrupt()).map_err(Error::system)?;
     tell_holder(holder::READY)?;
+    watch_holder()?;
     tokio::select! {
         done = server => done.map_err(|e| Error::system(std::io::Error::other(e)))?,
         _ = terminate.recv() => {}
@@ -82,6 +84,20 @@ fn start_session(node: &Node) -> Result<impl Future<Output = ()> + use<>, Error>
 fn tell_holder(line: &str) -> Result<(), Error> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}").and_then(|()| out.flush()).map_err(Error::system)
+}
+
+/// Ends this process when the holder is gone: its successor must not find two daemons on one node. At once and without
+/// unmounting, for the successor cleans up.
+fn watch_holder() -> Result<(), Error> {
+    let mut socket = File::from(std::io::stdout().as_fd().try_clone_to_owned().map_err(Error::system)?);
+    let watch = move || {
+        // The holder never writes: this returns when it is gone.
+        let _ = socket.read(&mut [0]);
+        tracing::error!("the holder is gone: ending");
+        std::process::exit(1);
+    };
+    std::thread::Builder::new().name("holder".into()).spawn(watch).map_err(Error::system)?;
+    Ok(())
 }
 
 /// The control socket, in place of what a predecessor left. Root alone may speak to it.

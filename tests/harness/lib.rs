@@ -21,7 +21,7 @@ pub fn possible(test: &str) -> bool {
     } else {
         return true;
     };
-    println!("SKIPPED: {test} needs {missing}");
+    skipped(test, missing);
     false
 }
 
@@ -31,9 +31,14 @@ pub fn linux(test: &str, least: (u32, u32)) -> bool {
     let mut numbers = release.split('.').map(|n| n.parse::<u32>().unwrap_or(0));
     let recent = (numbers.next().unwrap(), numbers.next().unwrap()) >= least;
     if !recent {
-        println!("SKIPPED: {test} needs Linux {}.{}", least.0, least.1);
+        skipped(test, &format!("Linux {}.{}", least.0, least.1));
     }
     recent
+}
+
+/// Says aloud that a test does not run here, and why.
+pub fn skipped(test: &str, missing: &str) {
+    println!("SKIPPED: {test} needs {missing}");
 }
 
 fn modprobe(name: &str) -> bool {

@@ -114,12 +114,17 @@ impl Node {
     /// Kills the holder and its worker: what a crash of the machine's memory would do.
     pub fn kill_daemon(&mut self) {
         let worker = self.status().map(|s| pid(&s));
-        let mut daemon = self.daemon.take().unwrap();
-        daemon.kill().unwrap();
-        daemon.wait().unwrap();
+        self.kill_holder();
         if let Some(worker) = worker {
             let _ = rustix::process::kill_process(worker, rustix::process::Signal::KILL);
         }
+    }
+
+    /// Kills the holder alone.
+    pub fn kill_holder(&mut self) {
+        let mut daemon = self.daemon.take().unwrap();
+        daemon.kill().unwrap();
+        daemon.wait().unwrap();
     }
 
     /// Ends the snapshotter, by SIGKILL when `hard`.
@@ -181,6 +186,21 @@ impl Node {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
+}
+
+/// The file that says how many of a FUSE mount's requests have no answer yet.
+pub fn waiting_file(mount: &Path) -> PathBuf {
+    const CONTROL: &str = "/sys/fs/fuse/connections";
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = mounts.lines().find(|l| l.split(' ').nth(4) == mount.to_str()).unwrap();
+    let minor = line.split(' ').nth(2).unwrap().split_once(':').unwrap().1;
+    let file = Path::new(CONTROL).join(minor).join("waiting");
+    if !file.exists() {
+        // systemd mounts it at boot; where there is none, nobody did.
+        let mounted = Command::new("mount").args(["-t", "fusectl", "fusectl", CONTROL]).status();
+        assert!(mounted.unwrap().success());
+    }
+    file
 }
 
 /// The worker's process id in a status.

@@ -40,6 +40,20 @@ impl Refs {
         }
     }
 
+    /// Whether a store of ours was there when last looked: [`Self::check_format`] also passes one that is still empty.
+    pub fn is_there(&self) -> bool {
+        self.format_checked.initialized()
+    }
+
+    /// Where nothing was found, for messages: a directory that is not mounted looks like an empty store.
+    pub(super) fn place(&self) -> String {
+        let url = self.store.url();
+        match self.is_there() {
+            true => url.to_owned(),
+            false => format!("{url}, where there is no store yet (lamina convert makes one)"),
+        }
+    }
+
     /// Makes the store one of ours, if it is empty, and checks it: before the first write.
     pub async fn init(&self) -> Result<()> {
         self.format_checked

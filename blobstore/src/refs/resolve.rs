@@ -34,7 +34,7 @@ impl Refs {
         match self.store.stat(&layer_key(layer)).await {
             Ok(stat) => Ok(Stack::EMPTY.with(StackEntry { size: stat.size, ..StackEntry::bare(*layer) })),
             Err(StoreError::NotFound { .. }) => {
-                Err(Error::not_found(format!("layer:{layer}"), format!("no such layer in {}", self.store.url())))
+                Err(Error::not_found(format!("layer:{layer}"), format!("no such layer in {}", self.place())))
             }
             Err(e) => Err(e.into()),
         }
@@ -62,14 +62,14 @@ impl Refs {
     async fn resolve_tag(&self, tag: &TagName) -> Result<Stack> {
         match self.tag(tag).await? {
             Some(found) => Ok(found.stack),
-            None => Err(Error::not_found(format!("tag:{tag}"), format!("no such tag in {}", self.store.url()))),
+            None => Err(Error::not_found(format!("tag:{tag}"), format!("no such tag in {}", self.place()))),
         }
     }
 
     async fn resolve_image(&self, image: &ImageName) -> Result<Stack> {
         let name = format!("image:{image}");
         let Some(digest) = self.image(image).await? else {
-            return Err(Error::not_found(name, format!("no such image in {}", self.store.url())));
+            return Err(Error::not_found(name, format!("no such image in {}", self.place())));
         };
         match self.choose_manifest(&digest).await? {
             Some(manifest) => {

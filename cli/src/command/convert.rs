@@ -13,13 +13,17 @@ use tokio::runtime::Runtime;
 pub(super) fn run(context: &Context, runtime: &Runtime, arguments: &Convert) -> Result<(), Failure> {
     let source: Source = arguments.source.parse().map_err(|e| Failure::usage(format!("{e}")))?;
     not_yet(arguments)?;
+    if arguments.name.is_some() && matches!(source, Source::Tar(_) | Source::Directory(_)) {
+        let text = "--name names images; name the layer of a tar or a directory with --tag KIND/NAME:VERSION";
+        return Err(Failure::usage(text));
+    }
     let options = options(context, arguments)?;
     let refs = context.refs()?;
     let report = runtime.block_on(converter::convert(&refs, &source, &options)).map_err(failure)?;
     if context.json {
         return output::json(&report);
     }
-    total(&report);
+    total(&report, &source);
     Ok(())
 }
 
@@ -87,11 +91,11 @@ fn line(layer: &LayerReport) {
     let how = match layer.reused {
         true => "in the store already".to_owned(),
         false => format!(
-            "{} entries, {} -> {} in {} chunks, {} shared, {:.1} s",
+            "{} entries, {} -> {} in {}, {} shared, {:.1} s",
             layer.entries,
             output::bytes(layer.bytes_in.max(layer.bytes_tar)),
             output::bytes(layer.bytes_out),
-            layer.chunks,
+            output::count(layer.chunks.into(), "chunk"),
             output::bytes(layer.bytes_deduplicated),
             layer.seconds
         ),
@@ -99,15 +103,19 @@ fn line(layer: &LayerReport) {
     output::line(format!("{from} -> {}: {how}", layer.layer));
 }
 
-fn total(report: &Report) {
+fn total(report: &Report, source: &Source) {
     let layers = || report.images.iter().flat_map(|i| &i.layers);
     let fresh = layers().filter(|l| !l.reused).count();
     let (from, to) = (layers().map(|l| l.bytes_in).sum(), layers().map(|l| l.bytes_out).sum());
     let names: Vec<&str> = report.name.iter().chain(&report.tag).map(String::as_str).collect();
-    let named = if names.is_empty() { "no name".to_owned() } else { names.join(", ") };
+    let option = match source {
+        Source::Tar(_) | Source::Directory(_) => "--tag KIND/NAME:VERSION",
+        _ => "--name IMAGE",
+    };
+    let named = if names.is_empty() { format!("no name ({option} gives one)") } else { names.join(", ") };
     output::line(format!(
-        "{named}: {} layers, {fresh} converted, {} -> {}",
-        layers().count(),
+        "{named}: {}, {fresh} converted, {} -> {}",
+        output::count(layers().count() as u64, "layer"),
         output::bytes(from),
         output::bytes(to)
     ));

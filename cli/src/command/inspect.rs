@@ -67,13 +67,13 @@ fn as_json(head: &Head, arguments: &Inspect) -> Result<serde_json::Value, Failur
 fn print(head: &Head, arguments: &Inspect) -> Result<(), Failure> {
     let index = &head.index;
     output::line(format!(
-        "{} {}: head {}, metadata {}, data {} in {} chunks, generation {}{}",
+        "{} {}: head {}, metadata {}, data {} in {}, generation {}{}",
         index.id(),
         output::bytes(index.file_len()),
         output::bytes(index.head_len()),
         output::bytes(index.metadata_len()),
         output::bytes(index.data_len()),
-        index.chunk_count(),
+        output::count(index.chunk_count().into(), "chunk"),
         index.generation(),
         flags(head).iter().map(|f| format!(", {f}")).collect::<String>(),
     ));

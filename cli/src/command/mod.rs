@@ -52,11 +52,14 @@ impl Context {
     fn answer<T>(&self, answer: Result<tonic::Response<T>, tonic::Status>) -> Result<T, Failure> {
         match answer {
             Ok(response) => Ok(response.into_inner()),
-            Err(status) if control::unreachable(&status).is_some() => Err(Failure::failed(format!(
-                "no daemon answers at {}: start laminad (systemctl start laminad, or laminad --config FILE)",
-                self.config.socket().display()
-            ))),
-            Err(status) => Err(status.into()),
+            Err(status) => match control::unreachable(&status) {
+                Some(why) => Err(Failure::failed(format!(
+                    "no daemon answers at {} ({why}): start laminad (systemctl start laminad, or laminad --config FILE), and \
+                     run me as root",
+                    self.config.socket().display()
+                ))),
+                None => Err(status.into()),
+            },
         }
     }
 }

@@ -35,6 +35,9 @@ pub(super) async fn run(context: &Context, arguments: &Verify) -> Result<(), Fai
 async fn compare(context: &Context, arguments: &Verify) -> Result<(), Failure> {
     let usage = |e: &dyn std::fmt::Display| Failure::usage(e.to_string());
     let source: Source = arguments.what.parse().map_err(|e| usage(&e))?;
+    if matches!(source, Source::Directory(_)) && arguments.tag.is_none() {
+        return Err(Failure::usage("--tag is needed: under which tag was the directory converted?"));
+    }
     let mut options = Options { work: work_directory(), ..Options::default() };
     if let Some(tag) = &arguments.tag {
         options.tag = Some(tag.trim_start_matches("tag:").parse().map_err(|e| usage(&e))?);
@@ -48,8 +51,8 @@ async fn compare(context: &Context, arguments: &Verify) -> Result<(), Failure> {
         output::json(&found)?;
     } else {
         found.differences.iter().for_each(output::line);
-        let (layers, bytes) = (found.layers, output::bytes(found.bytes));
-        output::line(format!("{}: {layers} layers, {bytes}, {} names compared", arguments.what, found.names));
+        let (layers, bytes) = (output::count(found.layers, "layer"), output::bytes(found.bytes));
+        output::line(format!("{}: {layers}, {bytes}, {} names compared", arguments.what, found.names));
     }
     match found.count {
         0 => Ok(()),
@@ -67,8 +70,10 @@ fn report(context: &Context, reference: &str, verified: &[Verified]) -> Result<(
         return output::json(&json!({"reference": reference, "layers": layers, "bytes": bytes}));
     }
     for v in verified {
-        output::line(format!("{} {} in {} chunks: right", v.id, output::bytes(v.file_len), v.chunks));
+        let chunks = output::count(v.chunks.into(), "chunk");
+        output::line(format!("{} {} in {chunks}: right", v.id, output::bytes(v.file_len)));
     }
-    output::line(format!("{reference}: {} layers, {}, every byte right", verified.len(), output::bytes(bytes)));
+    let layers = output::count(verified.len() as u64, "layer");
+    output::line(format!("{reference}: {layers}, {}, every byte right", output::bytes(bytes)));
     Ok(())
 }

@@ -1,0 +1,294 @@
+//! Cold `import numpy`, and a cold read of the whole tree: Lamina from a directory store with added latency, against the same
+//! tree on ext4 and on a kernel EROFS image, both wholly local.
+//!
+//! The image is the quickstart's. Every run of a contender begins cold: caches dropped, and for Lamina a new cache directory
+//! and a new daemon. In the test pass a busybox image takes its place and each contender runs once.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+use benches::{Report, Row, drop_caches, median, target, tiny};
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tests::node::Node;
+
+const ROUNDS: usize = 7;
+/// Threads of the parallel tree read.
+const THREADS: usize = 16;
+const IMAGE: &str = "bench.local/image:1";
+
+/// What is timed on a mounted tree.
+#[derive(Clone, Copy, PartialEq)]
+enum Task {
+    /// A program of the image is run in it.
+    Program,
+    /// Every file is read, by so many threads.
+    Tree(usize),
+}
+
+impl Task {
+    fn name(self) -> String {
+        match self {
+            Self::Program if tiny() => "busybox true".to_owned(),
+            Self::Program => "import numpy".to_owned(),
+            Self::Tree(threads) => format!("whole tree, {threads} threads"),
+        }
+    }
+
+    fn run(self, root: &Path) {
+        match self {
+            Self::Program => run_program(root),
+            Self::Tree(threads) => read_tree(root, threads),
+        }
+    }
+}
+
+fn run_program(root: &Path) {
+    let program: &[&str] = match tiny() {
+        true => &["/bin/busybox", "true"],
+        false => &["/usr/bin/python3", "-B", "-c", "import numpy"],
+    };
+    let status = Command::new("chroot").arg(root).args(program).stdin(Stdio::null()).stdout(Stdio::null()).status();
+    assert!(status.unwrap().success());
+}
+
+fn files(at: &Path, out: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(at).unwrap() {
+        let entry = entry.unwrap();
+        let kind = entry.file_type().unwrap();
+        if kind.is_dir() {
+            files(&entry.path(), out);
+        } else if kind.is_file() {
+            out.push(entry.path());
+        }
+    }
+}
+
+fn read_tree(root: &Path, threads: usize) {
+    let mut found = Vec::new();
+    files(root, &mut found);
+    let queue = Mutex::new(found.into_iter());
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                let mut buffer = vec![0; 1 << 20];
+                loop {
+                    let next = queue.lock().unwrap().next();
+                    let Some(path) = next else { return };
+                    let mut file = File::open(path).unwrap();
+                    while file.read(&mut buffer).unwrap() > 0 {}
+                }
+            });
+        }
+    });
+}
+
+/// Counts the requests that wait for the daemon, every half millisecond.
+struct InFlight {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<f64>>,
+}
+
+impl InFlight {
+    fn watch(devices: &Path) -> Self {
+        let waiting = tests::node::waiting_file(devices);
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let mut seen = Vec::new();
+            while !stopped.load(Ordering::Relaxed) {
+                let text = fs::read_to_string(&waiting).unwrap_or_default();
+                seen.push(text.trim().parse().unwrap_or(0.0));
+                std::thread::sleep(Duration::from_micros(500));
+            }
+            seen
+        });
+        Self { stop, thread }
+    }
+
+    /// Mean over the moments when any waited, and the most.
+    fn finish(self) -> (f64, f64) {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut seen = self.thread.join().unwrap();
+        seen.retain(|n| *n > 0.0);
+        let most = seen.iter().copied().fold(0.0, f64::max);
+        (seen.iter().sum::<f64>() / seen.len().max(1) as f64, most)
+    }
+}
+
+/// The image as an OCI layout: the quickstart's, which it keeps, or one made now.
+fn image() -> PathBuf {
+    let repo = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let name = if tiny() { "busybox-image" } else { "python-image" };
+    let kept = target().join("bench").join(name);
+    if !kept.exists() {
+        fs::create_dir_all(kept.parent().unwrap()).unwrap();
+        let work = tempfile::tempdir_in(kept.parent().unwrap()).unwrap();
+        let made = work.path().join("image");
+        let script = repo.join("tests/images").join(name);
+        let status = Command::new(script).arg(&made).arg(work.path().join("work")).stdout(Stdio::null()).status();
+        assert!(status.unwrap().success());
+        fs::rename(made, &kept).unwrap();
+    }
+    kept
+}
+
+/// Something with the tree in it that can be made cold and mounted.
+trait Contender {
+    fn name(&self) -> String;
+    /// Makes everything cold and gives the root of the tree.
+    fn begin(&mut self) -> PathBuf;
+    /// Unmounts; gives what is to be noted of this run.
+    fn end(&mut self) -> Vec<(String, f64)>;
+}
+
+struct Ext4(PathBuf);
+
+impl Contender for Ext4 {
+    fn name(&self) -> String {
+        "ext4, local".to_owned()
+    }
+
+    fn begin(&mut self) -> PathBuf {
+        drop_caches();
+        self.0.clone()
+    }
+
+    fn end(&mut self) -> Vec<(String, f64)> {
+        Vec::new()
+    }
+}
+
+struct KernelErofs {
+    image: PathBuf,
+    mount: PathBuf,
+    kind: &'static str,
+}
+
+impl Contender for KernelErofs {
+    fn name(&self) -> String {
+        format!("EROFS of the kernel, {}, local", self.kind)
+    }
+
+    fn begin(&mut self) -> PathBuf {
+        let mounted =
+            Command::new("mount").args(["-t", "erofs", "-o", "ro,loop"]).arg(&self.image).arg(&self.mount).status();
+        assert!(mounted.unwrap().success());
+        drop_caches();
+        self.mount.clone()
+    }
+
+    fn end(&mut self) -> Vec<(String, f64)> {
+        assert!(Command::new("umount").arg(&self.mount).status().unwrap().success());
+        Vec::new()
+    }
+}
+
+struct Lamina {
+    node: Node,
+    latency: &'static str,
+    watch: Option<InFlight>,
+}
+
+impl Contender for Lamina {
+    fn name(&self) -> String {
+        format!("Lamina, nothing local, {} away", self.latency)
+    }
+
+    fn begin(&mut self) -> PathBuf {
+        self.node.start_daemon();
+        let target = self.node.new_dir("mnt");
+        self.node.run(&["mount", IMAGE, target.to_str().unwrap()]);
+        drop_caches();
+        self.watch = Some(InFlight::watch(&self.node.path("run/dev")));
+        target
+    }
+
+    fn end(&mut self) -> Vec<(String, f64)> {
+        let (mean, most) = self.watch.take().unwrap().finish();
+        let status = self.node.status().unwrap();
+        self.node.run(&["umount", self.node.path("mnt").to_str().unwrap()]);
+        assert!(self.node.stop_daemon());
+        fs::remove_dir_all(self.node.path("cache")).unwrap();
+        vec![
+            ("MB fetched".to_owned(), status["fetched_bytes"].as_f64().unwrap() / 1e6),
+            ("requests".to_owned(), status["fetches"].as_f64().unwrap()),
+            ("in flight, mean".to_owned(), mean),
+            ("in flight, most".to_owned(), most),
+        ]
+    }
+}
+
+fn lamina(image: &Path, latency: &'static str) -> Lamina {
+    let node = Node::default();
+    node.run(&["convert", &format!("oci:{}", image.display()), "--name", IMAGE]);
+    node.reconfigure("added_latency = \"0s\"", &format!("added_latency = \"{latency}\""));
+    Lamina { node, latency, watch: None }
+}
+
+/// The tree as files on the disk, copied from Lamina's own mount.
+fn copy_tree(from: &mut Lamina, to: &Path) {
+    let source = from.begin();
+    let status = Command::new("cp").args(["-a", "--one-file-system"]).arg(source).arg(to).status();
+    assert!(status.unwrap().success());
+    from.end();
+}
+
+fn kernel_image(tree: &Path, work: &Path, kind: &'static str, options: &[&str]) -> KernelErofs {
+    let image = work.join(format!("{kind}.erofs"));
+    let made = Command::new("mkfs.erofs").args(options).arg(&image).arg(tree).stdout(Stdio::null()).status();
+    assert!(made.expect("mkfs.erofs: apt-get install erofs-utils").success());
+    let mount = work.join(format!("{kind}.mnt"));
+    fs::create_dir(&mount).unwrap();
+    KernelErofs { image, mount, kind }
+}
+
+fn main() {
+    if !tests::possible("cold_start") {
+        return;
+    }
+    let image = image();
+    // On the disk that holds the clone, not on what /tmp may be.
+    let work = tempfile::tempdir_in(image.parent().unwrap()).unwrap();
+    let mut near = lamina(&image, "0s");
+    let tree = work.path().join("tree");
+    copy_tree(&mut near, &tree);
+    let mut contenders: Vec<Box<dyn Contender>> = vec![
+        Box::new(Ext4(tree.clone())),
+        Box::new(kernel_image(&tree, work.path(), "plain", &[])),
+        Box::new(kernel_image(&tree, work.path(), "lz4hc", &["-zlz4hc"])),
+        Box::new(near),
+        Box::new(lamina(&image, "5ms")),
+    ];
+    let rounds = if tiny() { 1 } else { ROUNDS };
+    let mut report = Report::new("cold_start", "ext4, local");
+    for task in [Task::Program, Task::Tree(1), Task::Tree(THREADS)] {
+        let mut seconds = vec![Vec::new(); contenders.len()];
+        let mut notes: Vec<Vec<Vec<(String, f64)>>> = vec![Vec::new(); contenders.len()];
+        // A whole tree takes long enough that fewer rounds say as much.
+        let rounds = if task == Task::Program { rounds } else { rounds.div_ceil(2) };
+        for _ in 0..rounds {
+            for (i, contender) in contenders.iter_mut().enumerate() {
+                let root = contender.begin();
+                let start = Instant::now();
+                task.run(&root);
+                seconds[i].push(start.elapsed().as_secs_f64());
+                notes[i].push(contender.end());
+            }
+        }
+        for (i, contender) in contenders.iter().enumerate() {
+            let named = |n: usize| {
+                let values: Vec<f64> = notes[i].iter().map(|round| round[n].1).collect();
+                (notes[i][0][n].0.clone(), format!("{:.1}", median(&values)))
+            };
+            let notes = (0..notes[i][0].len()).map(named).collect();
+            report.rows.push(Row { task: task.name(), name: contender.name(), seconds: seconds[i].clone(), notes });
+        }
+    }
+    report.finish();
+}
