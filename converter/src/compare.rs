@@ -6,8 +6,8 @@
 //! where it does not fit. It does not find a fault that both conversions share: that is what the corpus of cases is for.
 
 use crate::below::Below;
+use crate::convert::{Options, convert};
 use crate::error::{Error, Result};
-use crate::publish::{Options, convert};
 use crate::report::ImageReport;
 use crate::source::Source;
 use crate::tree::{Merged, NodeId};
