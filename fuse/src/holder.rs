@@ -90,6 +90,8 @@ struct Holder<'a> {
     /// Whether a worker has answered the connection's INIT.
     initialised: bool,
     takeovers: u32,
+    /// Whether the running worker was given a connection that another one had.
+    adopting: bool,
     pause: Duration,
     /// When the connection without a ready worker is aborted.
     abort_at: Option<Instant>,
@@ -106,6 +108,7 @@ impl<'a> Holder<'a> {
             connection,
             initialised: false,
             takeovers: 0,
+            adopting: false,
             pause: Duration::ZERO,
             abort_at: None,
             terminate: signal(SignalKind::terminate()).map_err(Error::system)?,
@@ -173,13 +176,11 @@ impl<'a> Holder<'a> {
         let (ours, theirs) = StdUnixStream::pair().map_err(Error::system)?;
         ours.set_nonblocking(true).map_err(Error::system)?;
         let role = if self.initialised { "adopt" } else { "first" };
-        if self.initialised {
-            self.takeovers += 1;
-        }
+        self.adopting = self.initialised;
         let child = Command::new(&self.program.path)
             .args(&self.program.arguments)
             .env(ROLE, role)
-            .env(TAKEOVERS, self.takeovers.to_string())
+            .env(TAKEOVERS, (self.takeovers + u32::from(self.adopting)).to_string())
             .stdin(Stdio::from(self.connection.try_clone().map_err(Error::system)?))
             .stdout(Stdio::from(OwnedFd::from(theirs)))
             .kill_on_drop(true)
@@ -192,6 +193,7 @@ impl<'a> Holder<'a> {
     fn worker_ready(&mut self) {
         self.pause = Duration::ZERO;
         self.abort_at = None;
+        self.takeovers += u32::from(self.adopting);
         // No NOTIFY_SOCKET, no systemd: nothing to tell.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         tracing::info!(takeovers = self.takeovers, "the worker is ready");

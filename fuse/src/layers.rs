@@ -118,7 +118,7 @@ impl Layers {
     }
 
     /// The head of a layer, from the cache or the store; what comes from the store has been checked before.
-    async fn open(&self, entry: &StackEntry) -> Result<OpenHead, Error> {
+    pub(crate) async fn open(&self, entry: &StackEntry) -> Result<OpenHead, Error> {
         self.fetcher
             .open_head(entry, prepare)
             .await

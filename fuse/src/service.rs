@@ -2,12 +2,12 @@
 
 use crate::layers::Layers;
 use crate::node::Node;
-use crate::{Error, stack, status};
+use crate::{Error, Kind, stack, status};
 use blobstore::refs::{Name, Stack, StackEntry};
 use control::v1;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tonic::{Code, Request, Response, Status};
 
 pub(crate) struct Service(pub(crate) Arc<Node>);
@@ -27,6 +27,22 @@ impl Service {
     }
 }
 
+impl Service {
+    /// Has a layer's head fetched and checked. One that this node cannot use is as good as none: whoever asks has an
+    /// ordinary unpack to fall back on now, and not when a container needs the layer.
+    async fn check_usable(&self, layer: &StackEntry, deadline: Duration) -> Result<(), Status> {
+        let opened = tokio::time::timeout(deadline, self.layers().open(layer)).await;
+        let late = |_| Error::Late { what: format!("opening layer {}", layer.layer), deadline };
+        match opened.map_err(late).and_then(|o| o.map(drop)) {
+            Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Unsupported | Kind::Corrupt) => {
+                tracing::warn!(layer = %layer.layer, error = e.report(), "a layer that cannot be used counts as not there");
+                Err(Status::not_found(e.report()))
+            }
+            other => other.map_err(to_status),
+        }
+    }
+}
+
 #[tonic::async_trait]
 impl control::Daemon for Service {
     async fn status(&self, _: Request<v1::StatusRequest>) -> Answer<v1::StatusReply> {
@@ -34,12 +50,16 @@ impl control::Daemon for Service {
     }
 
     async fn resolve(&self, request: Request<v1::ResolveRequest>) -> Answer<v1::Stack> {
-        let v1::ResolveRequest { reference, deadline_ms } = request.into_inner();
+        let v1::ResolveRequest { reference, deadline_ms, open_top } = request.into_inner();
         let deadline = match deadline_ms {
             0 => self.0.config.deadline,
             ms => Duration::from_millis(ms.into()),
         };
+        let start = Instant::now();
         let stack = self.resolve_within(&reference, deadline).await.map_err(to_status)?;
+        if let Some(top) = stack.layers().last().filter(|_| open_top) {
+            self.check_usable(top, deadline.saturating_sub(start.elapsed())).await?;
+        }
         Ok(Response::new(v1::Stack { layers: stack.layers().iter().map(layer_out).collect() }))
     }
 

@@ -39,8 +39,18 @@ impl Daemon {
 
     /// The stack that `reference` names, bottom to top; at least one layer, every id well-formed.
     pub(crate) async fn resolve(&self, reference: &str, deadline: Duration) -> Result<Vec<Layer>, Failure> {
+        self.ask_for_stack(reference, false, deadline).await
+    }
+
+    /// The stack of a chain that is to be committed without an unpack: absent also where this node cannot use its
+    /// topmost layer.
+    pub(crate) async fn resolve_usable(&self, chain: &str, deadline: Duration) -> Result<Vec<Layer>, Failure> {
+        self.ask_for_stack(chain, true, deadline).await
+    }
+
+    async fn ask_for_stack(&self, reference: &str, open_top: bool, deadline: Duration) -> Result<Vec<Layer>, Failure> {
         let deadline_ms = u32::try_from(deadline.as_millis()).unwrap_or(u32::MAX);
-        let request = v1::ResolveRequest { reference: reference.to_owned(), deadline_ms };
+        let request = v1::ResolveRequest { reference: reference.to_owned(), deadline_ms, open_top };
         let stack = self
             .call(deadline, |mut client| {
                 let request = request.clone();

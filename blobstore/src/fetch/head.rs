@@ -11,7 +11,7 @@ use crate::store::Metered;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::time::timeout_at;
 
 /// Up to so many bytes a head gets the time of a chunk for an attempt; above, all the time that there is.
@@ -64,8 +64,9 @@ impl Fetcher {
                 receiver
             }
         };
-        // The task has the deadline; past it, it may still be preparing what came in time.
-        let patience = Duration::from_secs(60);
+        // The task has the deadline; past it, it may still be checking what came in time. That is work and no wait, and
+        // takes less than one more attempt would.
+        let patience = self.inner.options.attempt;
         match timeout_at((deadline + patience).into(), wait(receiver)).await {
             Ok(Some(value)) => value,
             Ok(None) => Err(self.error(&task, Failure::new(FetchKind::Local, "opening it ended without a result"), 0)),
