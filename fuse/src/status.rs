@@ -44,9 +44,9 @@ pub(crate) async fn report(shared: &Shared) -> v1::StatusReply {
 }
 
 async fn store_error(shared: &Shared) -> String {
-    match tokio::time::timeout(STORE_PATIENCE, shared.refs.check_format()).await {
-        Ok(Ok(())) if shared.refs.is_there() => String::new(),
-        Ok(Ok(())) => "nothing is there: not mounted, or nothing converted yet".to_owned(),
+    match tokio::time::timeout(STORE_PATIENCE, shared.refs.is_there()).await {
+        Ok(Ok(true)) => String::new(),
+        Ok(Ok(false)) => "nothing is there: not mounted, or nothing converted yet".to_owned(),
         Ok(Err(e)) => crate::error::chain(&e),
         Err(_) => format!("no answer within {STORE_PATIENCE:?}"),
     }
