@@ -88,6 +88,14 @@ pub enum Error {
         /// Why.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A mount that is still there.
+    #[error("cannot unmount {}", target.display())]
+    Unmount {
+        /// Where.
+        target: PathBuf,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The store's address or its form.
     #[error("cannot use the store")]
     Store(#[source] Box<dyn std::error::Error + Send + Sync>),

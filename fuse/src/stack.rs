@@ -106,17 +106,26 @@ fn write_record(home: &Path, record: &Record) -> Result<(), Error> {
     std::fs::write(&path, text).map_err(|e| Error::path(&path, e))
 }
 
-/// Unmounts the stack at `target`. In use: refused, and nothing is changed.
+/// Unmounts the stack at `target`. In use: refused, and nothing is changed. More than one record names a target when
+/// somebody took a stack from it with umount(8) and it was used again: all of them go.
 pub(crate) async fn unmount(layers: &Layers, config: &Config, target: &Path) -> Result<(), Error> {
-    let found = records(config).into_iter().find(|(_, record)| record.target == target);
-    let Some((home, record)) = found else {
-        return Err(Error::Invalid(format!("{} is not a mount of ours; see lamina status", target.display())));
-    };
-    let request = Request::Unmount { target: target.to_owned(), detach: false };
-    let what = || format!("unmounting {}", target.display());
-    layers.mounter().ask(&request).await.map_err(|e| Error::Mount { what: what(), source: Box::new(e) })?;
-    take_down(layers, &home, record.layers.len()).await;
-    Ok(())
+    let not_ours = || Error::Invalid(format!("{} is not a mount of ours; see lamina status", target.display()));
+    let found: Vec<_> = records(config).into_iter().filter(|(_, record)| record.target == target).collect();
+    if found.is_empty() {
+        return Err(not_ours());
+    }
+    let mounts = info::mounts().map_err(Error::system)?;
+    // A stranger's mount may stand where ours stood.
+    let foreign = info::at(&mounts, target).is_some_and(|m| m.fs_type != "overlay" && layers.layer_of(m).is_none());
+    if !foreign {
+        let request = Request::Unmount { target: target.to_owned(), detach: false };
+        let failed = |e| Error::Unmount { target: target.to_owned(), source: Box::new(e) };
+        layers.mounter().ask(&request).await.map_err(failed)?;
+    }
+    for (home, record) in found {
+        take_down(layers, &home, record.layers.len()).await;
+    }
+    if foreign { Err(not_ours()) } else { Ok(()) }
 }
 
 async fn take_down(layers: &Layers, home: &Path, count: usize) {

@@ -45,9 +45,9 @@ pub(crate) async fn report(node: &Node) -> v1::StatusReply {
 }
 
 async fn store_error(node: &Node) -> String {
-    match tokio::time::timeout(STORE_PATIENCE, node.refs.check_format()).await {
-        Ok(Ok(())) if node.refs.is_there() => String::new(),
-        Ok(Ok(())) => "nothing is there: not mounted, or nothing converted yet".to_owned(),
+    match tokio::time::timeout(STORE_PATIENCE, node.refs.is_there()).await {
+        Ok(Ok(true)) => String::new(),
+        Ok(Ok(false)) => "nothing is there: not mounted, or nothing converted yet".to_owned(),
         Ok(Err(e)) => control::causes(&e),
         Err(_) => format!("no answer within {STORE_PATIENCE:?}"),
     }

@@ -35,7 +35,7 @@ fn title(request: &Request) -> String {
         Request::Erofs { metadata, target, .. } => format!("mounting {} on {}", metadata.display(), target.display()),
         Request::Bind { source, target } => format!("binding {} to {}", source.display(), target.display()),
         Request::Overlay { lowers, target, .. } => format!("stacking {} layers on {}", lowers.len(), target.display()),
-        Request::Unmount { target, .. } => format!("unmounting {}", target.display()),
+        Request::Unmount { .. } => "unmounting".to_owned(),
     }
 }
 
