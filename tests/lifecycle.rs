@@ -131,6 +131,8 @@ fn a_store_that_goes_away_is_an_error_in_time_and_comes_back() {
     // Renaming takes the layer's file away from everything but open descriptors, which the node has none of yet.
     fs::rename(node.path("store"), node.path("away")).unwrap();
     fs::create_dir(node.path("store")).unwrap();
+    let error = |node: &Node| node.status().unwrap()["store_error"].as_str().unwrap().to_owned();
+    assert!(error(&node).contains("nothing is there"), "{}", error(&node));
     let start = Instant::now();
     let outcome = fs::read(target.join("big"));
     assert!(start.elapsed() < Duration::from_secs(20), "it took {:?}", start.elapsed());
@@ -141,7 +143,33 @@ fn a_store_that_goes_away_is_an_error_in_time_and_comes_back() {
     fs::remove_dir(node.path("store")).unwrap();
     fs::rename(node.path("away"), node.path("store")).unwrap();
     assert!(fs::read(target.join("big")).unwrap() == content);
+    assert_eq!(error(&node), "");
     node.run(&["umount", target.to_str().unwrap()]);
+}
+
+#[test]
+fn an_umount_behind_our_back_leaves_nothing_and_a_strangers_mount_stays() {
+    let Some((mut node, _)) = node("umount(8)", "", "") else { return };
+    node.start_daemon();
+    let target = node.new_dir("mnt");
+    let path = target.to_str().unwrap();
+    let mount = |node: &Node| node.run(&["mount", "base/one:1", path, "--rw", node.path("upper").to_str().unwrap()]);
+    let system = |program: &str, arguments: &[&str]| {
+        assert!(Command::new(program).args(arguments).status().unwrap().success(), "{program} {arguments:?}");
+    };
+    let mounts = |node: &Node| node.status().unwrap()["mounts"].as_array().unwrap().len();
+    mount(&node);
+    system("umount", &[path]);
+    mount(&node);
+    node.run(&["umount", path]);
+    assert_eq!(mounts(&node), 0, "both stacks are gone");
+    mount(&node);
+    system("umount", &[path]);
+    system("mount", &["-t", "tmpfs", "none", path]);
+    assert!(node.fail(2, &["umount", path]).contains("not a mount of ours"));
+    assert_eq!(mounts(&node), 0);
+    assert_eq!(mounts_below(&target), [path]);
+    system("umount", &[path]);
 }
 
 #[test]

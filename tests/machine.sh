@@ -7,6 +7,11 @@
 rust_needed=1.91  # rust-version of Cargo.toml
 missing=()        # packages
 
+# The comment at a script's head is its --help.
+print_head() { # SCRIPT
+    awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "$1"
+}
+
 have() { command -v "$1" >/dev/null 2>&1; }
 
 need() { # COMMAND PACKAGE

@@ -118,21 +118,10 @@ async fn what_is_not_understood_is_an_ordinary_unpack_at_pull_and_an_error_at_mo
     let image = Image::new(vec![tar(&[("a", b"a")])]);
     node.run(&["convert", &image.write(&node.path("image"), "future.local/image:1")]);
     let chain = image.chain_ids().remove(0);
-    let hex = chain.strip_prefix("sha256:").unwrap();
-    let reference = node.path("store/refs/chain").join(&hex[..2]).join(hex);
-    require_unknown_feature(&reference);
+    require_unknown_feature(&chain_reference(&node, &chain));
     node.start_daemon();
     node.start_snapshotter();
-    let mut client = SnapshotsClient::new(containerd::channel(&node.path("sn.sock")));
-    let labels = HashMap::from([("containerd.io/snapshot.ref".to_owned(), chain.clone())]);
-    let request = PrepareSnapshotRequest {
-        snapshotter: "lamina".into(),
-        key: format!("default/1/extract-1 {chain}"),
-        parent: String::new(),
-        labels,
-    };
-    let mounts = client.prepare(request).await.unwrap().into_inner().mounts;
-    assert_eq!(mounts.len(), 1, "an ordinary, empty snapshot to unpack into");
+    assert_eq!(unpack(&node, &chain).await.len(), 1, "an ordinary, empty snapshot to unpack into");
     let target = node.new_dir("mnt");
     let error = node.fail(1, &["mount", &chain, target.to_str().unwrap()]);
     assert!(error.contains("teleportation"), "the error names what is not understood: {error}");
@@ -140,13 +129,18 @@ async fn what_is_not_understood_is_an_ordinary_unpack_at_pull_and_an_error_at_mo
 
 /// Rewrites a reference's payload to require a feature that nobody has.
 fn require_unknown_feature(path: &Path) {
+    rewrite(path, |payload| payload["requires"] = json!(["teleportation"]));
+}
+
+/// Rewrites a reference's payload, as somebody who can write the store could.
+fn rewrite(path: &Path, change: impl FnOnce(&mut serde_json::Value)) {
     use blobstore::refs::envelope;
     let stored = fs::read(path).unwrap();
     let key = path.ancestors().take(4).map(|p| p.file_name().unwrap().to_str().unwrap()).collect::<Vec<_>>();
     let key: String = key.into_iter().rev().collect::<Vec<_>>().join("/");
     let payload = envelope::payload(&key, &stored).unwrap();
     let mut payload: serde_json::Value = serde_json::from_slice(&payload).unwrap();
-    payload["requires"] = json!(["teleportation"]);
+    change(&mut payload);
     let mut envelope: serde_json::Value = serde_json::from_slice(&stored).unwrap();
     envelope["payload"] = base64(payload.to_string().as_bytes()).into();
     fs::write(path, envelope.to_string()).unwrap();
@@ -158,26 +152,50 @@ fn base64(bytes: &[u8]) -> String {
 }
 
 /// The same for a layer whose index has a section that must be understood and is not.
-#[test]
-fn a_layer_with_an_unknown_section_that_must_be_understood_is_a_clear_error_at_mount() {
+#[tokio::test(flavor = "multi_thread")]
+async fn a_layer_with_an_unknown_section_is_an_ordinary_unpack_at_pull_and_a_clear_error_at_mount() {
     if !tests::possible("an unknown section") {
         return;
     }
     let mut node = Node::default();
-    let source = node.new_dir("source");
-    tests::tree::write(&source.join("a"), "a");
-    let id = node.convert_dir(&source, "base/strange:1");
-    // The file gets the section, and with it another id, under which it is put into the store.
-    let old = layer_file(&node.path("store"), &id);
+    let image = Image::new(vec![tar(&[("a", b"a")])]);
+    let report = node.json(&["convert", &image.write(&node.path("image"), "strange.local/image:1")]);
+    let id = report["images"][0]["layers"][0]["layer"].as_str().unwrap();
+    // The file gets the section, and with it another id, under which it is put into the store and referred to.
+    let old = layer_file(&node.path("store"), id);
     let strange = with_unknown_section(&fs::read(&old).unwrap());
     let id = blobstore::layer::LayerId::of(index_frame(&strange)).to_string();
     let file = layer_file(&node.path("store"), &id);
     fs::create_dir_all(file.parent().unwrap()).unwrap();
     fs::write(&file, strange).unwrap();
+    let chain = image.chain_ids().remove(0);
+    rewrite(&chain_reference(&node, &chain), |payload| payload["stack"][0] = json!({"layer": id}));
     node.start_daemon();
+    node.start_snapshotter();
     let target = node.new_dir("mnt");
-    let error = node.fail(3, &["mount", &format!("layer:{id}"), target.to_str().unwrap()]);
-    assert!(error.contains(&id) && error.contains("section"), "{error}");
+    for reference in [&format!("layer:{id}"), &chain] {
+        let error = node.fail(3, &["mount", reference, target.to_str().unwrap()]);
+        assert!(error.contains(&id) && error.contains("section"), "{error}");
+    }
+    assert_eq!(unpack(&node, &chain).await.len(), 1, "an ordinary, empty snapshot to unpack into");
+}
+
+fn chain_reference(node: &Node, chain: &str) -> std::path::PathBuf {
+    let hex = chain.strip_prefix("sha256:").unwrap();
+    node.path("store/refs/chain").join(&hex[..2]).join(hex)
+}
+
+/// Prepares a layer's unpack, as containerd does at a pull; gives the mounts, which there are when the layer is not lazy.
+async fn unpack(node: &Node, chain: &str) -> Vec<containerd::types::Mount> {
+    let mut client = SnapshotsClient::new(containerd::channel(&node.path("sn.sock")));
+    let labels = HashMap::from([("containerd.io/snapshot.ref".to_owned(), chain.to_owned())]);
+    let request = PrepareSnapshotRequest {
+        snapshotter: "lamina".into(),
+        key: format!("default/1/extract-1 {chain}"),
+        parent: String::new(),
+        labels,
+    };
+    client.prepare(request).await.unwrap().into_inner().mounts
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {

@@ -25,7 +25,8 @@ pub(crate) struct Global {
     /// Configuration file [default: /etc/lamina/config.toml if there is one]
     #[arg(long, global = true, value_name = "FILE", env = "LAMINA_CONFIG")]
     pub(crate) config: Option<PathBuf>,
-    /// Store, over the configuration's [default: file:///var/lib/lamina/store]
+    /// Store for convert, inspect, verify and pull, over the configuration's; laminad has its own --store [default:
+    /// file:///var/lib/lamina/store]
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) store: Option<String>,
     /// Results as JSON
@@ -43,6 +44,12 @@ pub(crate) struct Global {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Turn an image, a tar file or a directory into layers in the store
+    ///
+    /// The store is made by the first conversion. Layers of an image that it has already are not made again; nothing
+    /// is seen in it before the whole source is converted. Until then the work lies in TMPDIR, or /var/tmp: as much room as the layers
+    /// that come out.
+    ///
+    /// An image in a registry: `skopeo copy docker://NAME oci:DIR`, then `lamina convert oci:DIR --name NAME`.
     Convert(Convert),
     /// Re-read every byte of a stack's layers and check it
     Verify(Verify),
@@ -50,9 +57,11 @@ pub(crate) enum Command {
     Inspect(Inspect),
     /// Make an image of the store known to containerd, its layers lazy
     Pull(Pull),
-    /// Mount layers, stacked left (bottom) to right (top)
+    /// Mount layers, stacked left (bottom) to right (top), through laminad
+    #[command(override_usage = "lamina mount [OPTIONS] <REF>... <DIR>")]
     Mount(Mount),
     /// Undo mount
+    #[command(visible_alias = "unmount")]
     Umount(Umount),
     /// Show what the daemon does; exit status 1 when there is none
     Status,
@@ -69,7 +78,8 @@ pub(crate) struct Convert {
     /// Name the layer of a tar or directory: base/NAME:VERSION, workspace/… or toolkit/…
     #[arg(long, value_name = "KIND/NAME:VERSION")]
     pub(crate) tag: Option<String>,
-    /// Name of the image in the store [default: the source's own full name, if it has one]
+    /// Name of an image in the store, such as registry.example.com/app:1 [default: the source's own full name, if it
+    /// has one; many layouts have only a tag]
     #[arg(long, value_name = "IMAGE")]
     pub(crate) name: Option<String>,
     /// Platform such as linux/arm64, or all [default: this machine's]
@@ -119,7 +129,8 @@ pub(crate) struct Verify {
 /// `lamina inspect`
 #[derive(Debug, Args)]
 pub(crate) struct Inspect {
-    /// What to show
+    /// What to show: an image's name, KIND/NAME:VERSION, a layer's id and more (see lamina --help); file:PATH is a
+    /// layer file
     #[arg(value_name = "REF")]
     pub(crate) reference: String,
     /// List every entry of each layer
@@ -133,7 +144,7 @@ pub(crate) struct Inspect {
 /// `lamina pull`
 #[derive(Debug, Args)]
 pub(crate) struct Pull {
-    /// The image's name
+    /// The image's name in the store, as convert was given it or found it in the source
     #[arg(value_name = "IMAGE")]
     pub(crate) image: String,
     /// containerd's socket
@@ -150,7 +161,7 @@ pub(crate) struct Pull {
 /// `lamina mount`
 #[derive(Debug, Args)]
 pub(crate) struct Mount {
-    /// What to stack, bottom first, then the directory to mount on
+    /// What to stack, bottom first (names as lamina --help lists them), then the directory to mount on
     #[arg(required = true, num_args = 2.., value_names = ["REF", "DIR"])]
     pub(crate) references_and_target: Vec<String>,
     /// Take writes, in UPPER/fs (with UPPER/work for overlayfs)

@@ -218,6 +218,21 @@ mod tests {
     }
 
     #[test]
+    fn the_file_that_is_shipped_lists_the_defaults() {
+        let shipped = include_str!("../../dist/config.toml");
+        let config = Config::parse(shipped).unwrap();
+        assert_eq!(format!("{config:?}"), format!("{:?}", Config::default()));
+        let listed = |key: &str| shipped.lines().any(|l| l.trim_start_matches("# ").starts_with(&format!("{key} = ")));
+        // Debug names every field, as `name: value`.
+        let text = format!("{config:?}");
+        let keys = text.split([' ', '{', ',']).filter_map(|word| word.strip_suffix(':'));
+        let sections = ["store", "cache", "fetch", "daemon", "snapshotter"];
+        for key in keys.filter(|k| !sections.contains(k)) {
+            assert!(listed(key), "{key} is not in dist/config.toml");
+        }
+    }
+
+    #[test]
     fn sizes_and_times_take_units() {
         let text = "[cache]\nsize = \"1 MiB\"\nreserve = \"7%\"\n[fetch]\ndeadline = \"250ms\"\ndecoded = 4096";
         let config = Config::parse(text).unwrap();

@@ -1,7 +1,7 @@
 //! `laminad` and `lamina-snapshotter`: in the foreground, logs on stderr, systemd told when ready.
 
 use crate::config::{Config, Face};
-use crate::failure::{self, Failure};
+use crate::failure::Failure;
 use crate::output;
 use clap::Parser;
 use std::ffi::OsString;
@@ -12,7 +12,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Configuration file; absent: the defaults, which docs/operations.md lists
+    /// Configuration file [default: /etc/lamina/config.toml if there is one, else the defaults that dist/config.toml
+    /// lists]
     #[arg(long, value_name = "FILE", env = "LAMINA_CONFIG")]
     config: Option<PathBuf>,
     /// Store, over the configuration's
@@ -76,11 +77,20 @@ pub fn laminad() -> ExitCode {
     }
     let arguments = LaminadArguments::parse().common;
     output::start_logs(arguments.log_level());
-    let done = arguments.config().map(|c| daemon_config(&c)).and_then(|config| {
+    let config = arguments.config().and_then(|c| root().map(|()| daemon_config(&c)));
+    let done = config.and_then(|config| {
         let done = if arguments.worker { fuse::work(config) } else { start(&config) };
         done.map_err(|e| Failure::failed(e.report()))
     });
     finish("laminad", done)
+}
+
+/// Both daemons mount: said once here, not as EPERM from wherever it strikes first.
+fn root() -> Result<(), Failure> {
+    match rustix::process::geteuid().is_root() {
+        true => Ok(()),
+        false => Err(Failure::failed("it mounts file systems: run it as root")),
+    }
 }
 
 fn start(config: &fuse::Config) -> Result<(), fuse::Error> {
@@ -114,7 +124,8 @@ fn daemon_config(config: &Config) -> fuse::Config {
 pub fn snapshotter() -> ExitCode {
     let arguments = SnapshotterArguments::parse();
     output::start_logs(arguments.common.log_level());
-    let done = arguments.common.config().and_then(|config| serve_snapshots(&arguments, &config));
+    let config = arguments.common.config().and_then(|c| root().map(|()| c));
+    let done = config.and_then(|config| serve_snapshots(&arguments, &config));
     finish("lamina-snapshotter", done)
 }
 
@@ -129,7 +140,7 @@ fn serve_snapshots(arguments: &SnapshotterArguments, config: &Config) -> Result<
         let shutdown = async move {
             tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
         };
-        snapshotter::run(settings, shutdown).await.map_err(|e| Failure::failed(failure::chain(&e)))
+        snapshotter::run(settings, shutdown).await.map_err(|e| Failure::failed(control::causes(&e)))
     });
     runtime.shutdown_timeout(Duration::from_secs(5));
     done

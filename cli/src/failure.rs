@@ -1,5 +1,7 @@
 //! How a command fails: an exit status that means something, and a text with every cause in it.
 
+use blobstore::layer::LayerError;
+use control::causes;
 use std::error::Error as StdError;
 use std::fmt;
 
@@ -34,9 +36,18 @@ impl Failure {
         Self { status: REFUSED, text: text.into() }
     }
 
+    /// A layer could not be read: wrong bytes are a refusal, a store or a disk that does not answer is a failure.
+    pub(crate) fn layer(what: impl fmt::Display, error: &LayerError) -> Self {
+        let text = format!("{what}: {}", causes(error));
+        match error {
+            LayerError::Io { .. } | LayerError::Store(_) => Self::failed(text),
+            LayerError::Malformed(_) | LayerError::Unsupported(_) | LayerError::Corrupt { .. } => Self::refused(text),
+        }
+    }
+
     /// `what` failed because of `error`, with all of its causes.
     pub(crate) fn because(what: impl fmt::Display, error: &(dyn StdError + 'static)) -> Self {
-        Self::failed(format!("{what}: {}", chain(error)))
+        Self::failed(format!("{what}: {}", causes(error)))
     }
 }
 
@@ -50,23 +61,9 @@ impl fmt::Display for Failure {
 impl From<tonic::Status> for Failure {
     fn from(status: tonic::Status) -> Self {
         match status.code() {
-            tonic::Code::DataLoss => Self::refused(status.message()),
+            tonic::Code::DataLoss | tonic::Code::FailedPrecondition => Self::refused(status.message()),
             tonic::Code::InvalidArgument => Self::usage(status.message()),
             _ => Self::failed(status.message()),
         }
     }
-}
-
-/// An error's text with those of its causes, as long as they say something new.
-pub(crate) fn chain(error: &(dyn StdError + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        let more = next.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = next.source();
-    }
-    text
 }

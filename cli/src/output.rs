@@ -54,6 +54,11 @@ pub(crate) fn bar(length: u64, what: &str) -> ProgressBar {
     bar
 }
 
+/// A number of things for people: `1 layer`, `2 layers`.
+pub(crate) fn count(n: u64, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
 /// Bytes for people: `12.3 MB`.
 pub(crate) fn bytes(n: u64) -> String {
     const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];

@@ -5,8 +5,8 @@ use crate::tar::TreePath;
 use crate::tree::{Assumption, Found};
 use blobstore::refs::{Assume, Assumed, Attributes};
 
-/// An assumption as references write it; `None` for one that they have no word for.
-pub(crate) fn assume(assumption: &Assumption) -> Option<Assume> {
+/// An assumption as references and the layer's own index write it.
+pub(crate) fn assume(assumption: &Assumption) -> Assume {
     let what = match &assumption.found {
         Found::Directory(attributes) => Assumed::Directory(Attributes {
             mode: u32::from(attributes.mode),
@@ -15,9 +15,11 @@ pub(crate) fn assume(assumption: &Assumption) -> Option<Assume> {
             xattrs: attributes.xattrs.clone(),
         }),
         Found::Nothing => Assumed::Absent,
-        Found::NoDirectory | Found::Something | Found::Contents => return None,
+        Found::NoDirectory => Assumed::NoDirectory,
+        Found::Something => Assumed::Present,
+        Found::Contents => Assumed::Copied,
     };
-    Some(Assume { path: assumption.path.to_bytes(), what })
+    Assume { path: assumption.path.to_bytes(), what }
 }
 
 /// Whether an assumption of a reference holds of a tree; one that is not understood never does.
@@ -31,7 +33,9 @@ pub(crate) fn holds(assume: &Assume, below: &Below) -> bool {
             ..erofs::Attributes::default()
         }),
         Assumed::Absent => Found::Nothing,
-        _ => return false,
+        Assumed::Present => Found::Something,
+        Assumed::NoDirectory => Found::NoDirectory,
+        Assumed::Copied | Assumed::Unknown => return false,
     };
     TreePath::clean(&assume.path).is_ok_and(|path| below.merged.holds(&Assumption { path, found }))
 }

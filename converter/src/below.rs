@@ -44,16 +44,14 @@ impl Below {
     }
 
     /// Copies a file's contents into a spool; its number there. Must not run on one of the runtime's own threads.
-    pub(crate) fn copy(&self, from: &tree::Below, spool: &mut Spool, runtime: &Handle) -> Result<usize> {
+    pub(crate) fn copy(&self, from: &tree::Placed, spool: &mut Spool, runtime: &Handle) -> Result<usize> {
         let gone = || Error::failed("reading a file below", "its layer is not known");
         let body = self.bodies.get(from.layer).ok_or_else(gone)?;
         let (shape, runs) = runs(&from.content);
         let mut reader = Reader { body, runtime, runs: runs.into_iter(), at: 0, end: 0, chunk: None };
         spool.add(&shape, |buffer| reader.read(buffer))
     }
-}
 
-impl Below {
     /// A hash of a regular file's logical bytes: its size, and each block that is not zero with its number. Where the
     /// zeros are holes does not count. Must not run on one of the runtime's own threads.
     pub(crate) fn digest(&self, id: tree::NodeId, runtime: &Handle) -> Result<[u8; 32]> {

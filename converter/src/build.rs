@@ -1,13 +1,14 @@
 //! One layer, from its input to a layer file in the stage.
 
+use crate::assume::assume;
 use crate::below::Below;
 use crate::error::{Error, Result, show};
 use crate::pack::{Packed, Spool, pack};
 use crate::source::{LayerBlob, LayerStream, ReadSums, read_directory};
 use crate::tar::{Kind, Reader};
-use crate::tree::{Assumption, Contents, Meaning, Settled, Upper, keep_possible};
-use blobstore::layer::{Flags, Options as WriterOptions, Summary, WRITER_GENERATION, Writer, format};
-use blobstore::refs::{Digest, StackEntry, layer_key};
+use crate::tree::{Contents, Meaning, Settled, Upper, keep_possible};
+use blobstore::layer::{Flags, Options as WriterOptions, Section, Summary, WRITER_GENERATION, Writer, format};
+use blobstore::refs::{Assume, Digest, StackEntry, layer_key};
 use erofs::{Expect, NodeId, WriteError};
 use std::collections::HashMap;
 use std::fs::File;
@@ -41,7 +42,8 @@ pub(crate) enum Input {
 pub(crate) struct Made {
     pub(crate) entry: StackEntry,
     pub(crate) summary: Summary,
-    pub(crate) assumes: Vec<Assumption>,
+    /// What it took from below.
+    pub(crate) assumes: Vec<Assume>,
     pub(crate) warnings: Vec<String>,
     /// Digests and sizes of a tar.
     pub(crate) sums: Option<ReadSums>,
@@ -69,7 +71,8 @@ pub(crate) fn build(input: Input, below: &Below, settings: &Settings, runtime: &
         };
         files.insert(node, number);
     }
-    let (summary, packed) = write(&mut settled, &files, &spool, settings)?;
+    let assumes: Vec<Assume> = settled.assumes.iter().map(assume).collect();
+    let (summary, packed) = write(&mut settled, &files, &assumes, &spool, settings)?;
     let entry = StackEntry {
         layer: summary.id,
         head: summary.head_len,
@@ -78,8 +81,7 @@ pub(crate) fn build(input: Input, below: &Below, settings: &Settings, runtime: &
         generation: WRITER_GENERATION,
         root_opaque: settled.root_opaque,
     };
-    let Settled { assumes, warnings, .. } = settled;
-    Ok(Made { entry, summary, assumes, warnings, sums, entries, deduplicated: packed.deduplicated })
+    Ok(Made { entry, summary, assumes, warnings: settled.warnings, sums, entries, deduplicated: packed.deduplicated })
 }
 
 /// Reads a whole blob. Where the tar in it is bad because the blob is not the one it should be, that is what is said.
@@ -147,6 +149,7 @@ fn read_entries<R: io::Read>(reader: &mut Reader<R>, upper: &mut Upper, spool: &
 fn write(
     settled: &mut Settled,
     files: &HashMap<NodeId, usize>,
+    assumes: &[Assume],
     spool: &Spool,
     settings: &Settings,
 ) -> Result<(Summary, Packed)> {
@@ -164,19 +167,29 @@ fn write(
     let first_data_block = metadata.first_data_block();
     let expect = Expect { image_blocks: first_data_block + packed.blocks, first_data_block };
     erofs::check(metadata.bytes(), &expect).map_err(|e| Error::failed("the metadata that was just written", e))?;
-    let flags = match settled.root_opaque {
-        true => Flags::SELF_CONTAINED | Flags::ROOT_OPAQUE,
-        false => Flags::SELF_CONTAINED,
-    };
+    let (flags, sections) = properties(settled, assumes)?;
     let part = settings.stage.join("part");
     let summary = create(&part).and_then(|mut file| {
-        let summary = sealed.finish(metadata.bytes(), flags, &[], &mut file).map_err(failed)?;
+        let summary = sealed.finish(metadata.bytes(), flags, &sections, &mut file).map_err(failed)?;
         Ok(summary)
     })?;
     let path = settings.stage.join(layer_key(&summary.id));
     let moved = std::fs::create_dir_all(path.parent().unwrap_or(&path)).and_then(|()| std::fs::rename(&part, &path));
     moved.map_err(|e| Error::failed(path.display().to_string(), e))?;
     Ok((summary, packed))
+}
+
+/// What the layer's index says of the layer beside its tables: what it took from below is listed in it.
+fn properties(settled: &Settled, assumes: &[Assume]) -> Result<(Flags, Vec<Section>)> {
+    let mut flags = Flags::empty();
+    if settled.root_opaque {
+        flags |= Flags::ROOT_OPAQUE;
+    }
+    if assumes.is_empty() {
+        return Ok((flags | Flags::SELF_CONTAINED, Vec::new()));
+    }
+    let bytes = serde_json::to_vec(assumes).map_err(|e| Error::failed("listing what was taken from below", e))?;
+    Ok((flags, vec![Section { kind: format::SECTION_ASSUMES, must_understand: false, bytes }]))
 }
 
 fn create(path: &Path) -> Result<File> {

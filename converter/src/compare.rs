@@ -6,8 +6,8 @@
 //! where it does not fit. It does not find a fault that both conversions share: that is what the corpus of cases is for.
 
 use crate::below::Below;
+use crate::convert::{Options, convert};
 use crate::error::{Error, Result};
-use crate::publish::{Options, convert};
 use crate::report::ImageReport;
 use crate::source::Source;
 use crate::tree::{Merged, NodeId};
@@ -54,7 +54,7 @@ pub async fn compare(refs: &Refs, source: &Source, options: &Options) -> Result<
         found.verify(refs, &ours).await?;
         let (ours, fresh) = (load(refs, &ours).await?, load(&theirs, &fresh).await?);
         let runtime = Handle::current();
-        let work = move || Pair { ours, fresh, runtime, found, linked: HashMap::new() }.compare();
+        let work = move || Pair { ours, fresh, runtime, found, linked: Default::default() }.compare();
         found = tokio::task::spawn_blocking(work).await.map_err(|e| Error::failed("the comparison's thread", e))??;
     }
     Ok(found)
@@ -67,7 +67,11 @@ async fn stored(refs: &Refs, image: &ImageReport, options: &Options) -> Result<S
     let stack = match (chain_id.map(|id| id.parse()), &options.tag) {
         (Some(Ok(chain_id)), _) => refs.chain(&chain_id).await.map_err(failed)?.map(|chain| chain.stack),
         (_, Some(tag)) => refs.tag(tag).await.map_err(failed)?.map(|tag| tag.stack),
-        _ => return Err(Error::refused("a directory is compared with a tag: name it")),
+        _ => {
+            return Err(Error::refused(
+                "a directory is compared with the tag under which it was converted, and none was given",
+            ));
+        }
     };
     stack.ok_or_else(|| Error::failed("comparing", "the store has nothing for this source: it was not converted"))
 }
@@ -114,8 +118,8 @@ struct Pair {
     fresh: Below,
     runtime: Handle,
     found: Comparison,
-    /// The fresh node that each of ours was met with.
-    linked: HashMap<NodeId, NodeId>,
+    /// The fresh node that each of ours was met with, and the other way round.
+    linked: (HashMap<NodeId, NodeId>, HashMap<NodeId, NodeId>),
 }
 
 impl Pair {
@@ -142,11 +146,12 @@ impl Pair {
 
     fn node(&mut self, path: &[u8], ours: NodeId, fresh: NodeId) -> Result<()> {
         self.found.names += 1;
-        let met = self.linked.insert(ours, fresh);
-        if met.is_some_and(|met| met != fresh) {
-            self.found.differs(path, "is a hard link in the store only");
-        } else if met.is_some() {
-            return Ok(());
+        let met = (self.linked.0.insert(ours, fresh), self.linked.1.insert(fresh, ours));
+        match met {
+            (Some(other), _) if other != fresh => self.found.differs(path, "is a hard link in the store only"),
+            (_, Some(other)) if other != ours => self.found.differs(path, "is a hard link in the source only"),
+            (Some(_), _) => return Ok(()),
+            _ => {}
         }
         let (a, b) = (self.ours.merged.node(ours), self.fresh.merged.node(fresh));
         if a.attributes != b.attributes {

@@ -4,7 +4,7 @@
 //! * [`tar`]: a tar stream of any dialect as plain entries.
 //! * [`tree`]: a layer's entries applied to the tree below it, in overlayfs's own form.
 //! * [`pack`]: file contents to the data space, cut into chunks.
-//! * [`publish`]: all of it in order, and the references in the store.
+//! * [`convert`](mod@convert): all of it in order; `publish`: the references in the store.
 //! * [`compare`](mod@compare): whether the store shows what a source holds.
 //!
 //! A conversion is deterministic (equal input and options give equal bytes) and lossless, or the input is refused
@@ -15,9 +15,10 @@ mod assume;
 mod below;
 mod build;
 pub mod compare;
+pub mod convert;
 pub mod error;
 pub mod pack;
-pub mod publish;
+mod publish;
 pub mod report;
 pub mod source;
 mod stage;
@@ -25,7 +26,7 @@ pub mod tar;
 pub mod tree;
 
 pub use compare::{Comparison, compare};
+pub use convert::{Options, Progress, convert};
 pub use error::{Error, Refusal, Result};
-pub use publish::{Options, Progress, convert};
 pub use report::{ImageReport, LayerReport, Report};
 pub use source::{Platforms, Source};

@@ -53,7 +53,7 @@ pub struct LayerReport {
     pub reused: bool,
     /// Entries of the tar, or names in the directory.
     pub entries: u64,
-    /// Bytes of the blob.
+    /// Bytes of the blob; of a directory, its files in whole blocks of 4 KiB.
     pub bytes_in: u64,
     /// Bytes of the tar in it.
     pub bytes_tar: u64,

@@ -10,6 +10,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
+use crate::ReadError;
 use crate::device::checksum;
 use crate::directory::Block;
 use crate::format::{
@@ -17,7 +18,7 @@ use crate::format::{
     INCOMPAT_CHUNKED_FILE, INODE_SLOT, NO_ID, SUPERBLOCK_OFFSET, Superblock, XattrHeader, encode_device,
 };
 use crate::inode::Inode;
-use crate::read::{Image, ReadError};
+use crate::read::Image;
 use crate::xattr::{self, XattrProblem};
 use crate::{BLOCK_U64, Content, FileType, content};
 

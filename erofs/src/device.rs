@@ -1,10 +1,8 @@
 //! The superblock as a whole: its checksum, and the step from the stored form to the form that is mounted.
 
-use crate::BLOCK;
-use crate::format::{
-    DEVICE_SLOT_OFFSET, DeviceSlot, INCOMPAT_CHUNKED_FILE, INCOMPAT_DEVICE_TABLE, SUPERBLOCK_OFFSET, Superblock,
-};
-use crate::read::{Image, ReadError};
+use crate::format::{DEVICE_SLOT_OFFSET, DeviceSlot, INCOMPAT_DEVICE_TABLE, SUPERBLOCK_OFFSET, Superblock};
+use crate::read::Image;
+use crate::{BLOCK, ReadError};
 
 /// The superblock's checksum as it should be: CRC-32C without the final inversion, of all of block 0 from the superblock
 /// on, with the checksum itself as zero.
@@ -43,9 +41,4 @@ pub fn attach_device(metadata: &mut [u8]) -> Result<(), ReadError> {
     superblock.blocks = image.slot().mapped_blkaddr;
     put_superblock(metadata, &superblock);
     Ok(())
-}
-
-/// Whether a reader of ours knows all features that it must know.
-pub(crate) fn known_features(superblock: &Superblock) -> bool {
-    superblock.feature_incompat & !(INCOMPAT_CHUNKED_FILE | INCOMPAT_DEVICE_TABLE) == 0
 }

@@ -3,10 +3,9 @@
 //! Entries are in byte order of their names, `.` and `..` among them. Each block is filled as far as whole entries go,
 //! and the rest of it is zero; the directory's size ends with the last name of its last block.
 
-use crate::BLOCK;
 use crate::format::Dirent;
-use crate::read::ReadError;
 use crate::tree::MAX_NAME;
+use crate::{BLOCK, ReadError};
 
 /// Bytes of an entry with its name.
 fn need(name: &[u8]) -> usize {

@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 use std::fmt::{self, Write};
 
+use crate::ReadError;
 use crate::format::Dirent;
 use crate::inode::Inode;
-use crate::read::{Image, ReadError};
+use crate::read::Image;
 use crate::{Content, FileType};
 
 /// Lists an image, one line a name, a directory before what is in it, siblings in byte order:

@@ -1,13 +1,12 @@
 //! An inode as it is read: decoded, and of a shape that the rest of the reader can rely on (file type, layout, a size that
 //! is no larger than the kernel's). What lies behind it is not looked at here.
 
-use crate::FileType;
 use crate::format::{
     CHUNK_BASED, CHUNK_BITS_MASK, ExtendedInode, FLAT_INLINE, FLAT_PLAIN, FORMAT_EXTENDED, INODE_SLOT, XattrHeader,
     decode_device,
 };
-use crate::read::{Image, ReadError};
 use crate::xattr;
+use crate::{FileType, ReadError};
 
 /// An inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,13 +38,9 @@ pub struct Inode {
     pub(crate) xattr_icount: u16,
 }
 
-impl Image<'_> {
-    /// The inode at an address.
-    ///
-    /// # Errors
-    /// There is none, or one of a shape that we do not write.
-    pub fn inode(&self, nid: u64) -> Result<Inode, ReadError> {
-        let disk = self.disk_inode(nid)?;
+impl Inode {
+    /// The inode at an address, from its bytes: one of a shape that we write.
+    pub(crate) fn decode(nid: u64, disk: &ExtendedInode) -> Result<Self, ReadError> {
         if disk.i_format & FORMAT_EXTENDED == 0 {
             return Err(ReadError::Unsupported("compact inode"));
         }
@@ -74,14 +69,6 @@ impl Image<'_> {
         })
     }
 
-    pub(crate) fn disk_inode(&self, nid: u64) -> Result<ExtendedInode, ReadError> {
-        let offset = nid.checked_mul(INODE_SLOT);
-        let inode = offset.and_then(|offset| ExtendedInode::at(self.bytes(), offset));
-        inode.ok_or(ReadError::Corrupt("inode outside of the metadata"))
-    }
-}
-
-impl Inode {
     /// The device number of a device: major, minor.
     pub fn device(&self) -> (u32, u32) {
         match self.file_type {

@@ -7,31 +7,14 @@
 use std::cmp::Ordering;
 
 use crate::content::chunk_count;
-use crate::device::known_features;
 use crate::directory::Block;
 use crate::format::{
-    BLOCK_BITS, CHUNK_BASED, DEVICE_SLOT_NUMBER, DEVICE_SLOT_OFFSET, DeviceSlot, FLAT_INLINE, FLAT_PLAIN, INODE_SLOT,
-    MAGIC, NULL_ADDRESS, SUPERBLOCK_OFFSET, Superblock, XattrEntry, XattrHeader,
+    BLOCK_BITS, CHUNK_BASED, DEVICE_SLOT_NUMBER, DEVICE_SLOT_OFFSET, DeviceSlot, ExtendedInode, FLAT_INLINE,
+    FLAT_PLAIN, INCOMPAT_CHUNKED_FILE, INCOMPAT_DEVICE_TABLE, INODE_SLOT, MAGIC, NULL_ADDRESS, SUPERBLOCK_OFFSET,
+    Superblock, XattrEntry, XattrHeader,
 };
 use crate::inode::Inode;
-use crate::{BLOCK_U64, Content, FileType, Kind, xattr};
-
-/// Why metadata could not be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReadError {
-    /// No EROFS superblock where it should be.
-    #[error("not EROFS metadata: {0}")]
-    NotErofs(&'static str),
-    /// An EROFS image of a shape that Lamina does not write.
-    #[error("an EROFS image that Lamina cannot read: {0}")]
-    Unsupported(&'static str),
-    /// Something is broken.
-    #[error("broken EROFS metadata: {0}")]
-    Corrupt(&'static str),
-    /// The inode is not of the type that was asked about.
-    #[error("the inode is not a {0}")]
-    WrongType(&'static str),
-}
+use crate::{BLOCK_U64, Content, FileType, Kind, ReadError, xattr};
 
 /// The metadata of an image.
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +58,11 @@ pub(crate) struct RawXattr<'a> {
     /// Byte offset of its entry in the metadata.
     pub(crate) offset: u64,
     pub(crate) shared: bool,
+}
+
+/// Whether a reader of ours knows all features that it must know.
+fn known_features(superblock: &Superblock) -> bool {
+    superblock.feature_incompat & !(INCOMPAT_CHUNKED_FILE | INCOMPAT_DEVICE_TABLE) == 0
 }
 
 impl<'a> Image<'a> {
@@ -134,6 +122,20 @@ impl<'a> Image<'a> {
     /// As [`Image::inode`].
     pub fn root(&self) -> Result<Inode, ReadError> {
         self.inode(u64::from(self.superblock.root_nid))
+    }
+
+    /// The inode at an address.
+    ///
+    /// # Errors
+    /// There is none, or one of a shape that we do not write.
+    pub fn inode(&self, nid: u64) -> Result<Inode, ReadError> {
+        Inode::decode(nid, &self.disk_inode(nid)?)
+    }
+
+    pub(crate) fn disk_inode(&self, nid: u64) -> Result<ExtendedInode, ReadError> {
+        let offset = nid.checked_mul(INODE_SLOT);
+        let inode = offset.and_then(|offset| ExtendedInode::at(self.bytes, offset));
+        inode.ok_or(ReadError::Corrupt("inode outside of the metadata"))
     }
 
     /// `len` bytes of the metadata.

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use crate::ReadError;
 use crate::format::Dirent;
 use crate::inode::Inode;
-use crate::read::{Image, ReadError};
+use crate::read::Image;
 use crate::{Attributes, FileType, Kind, Node, NodeId, Tree, TreeError};
 
 /// How much larger than the metadata a tree may be, in bytes of what is copied into it. Shared xattrs can be used by many

@@ -1,5 +1,6 @@
 //! What `laminad` is told at its start, typed. The configuration file is read by the command line.
 
+use crate::Error;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -48,6 +49,16 @@ impl Config {
     /// The control socket.
     pub fn socket(&self) -> PathBuf {
         self.run.join(control::SOCKET)
+    }
+
+    /// Makes the directories, and names them without links from now on: so does the kernel in its list of mounts, where
+    /// ours are found by these names.
+    pub(crate) fn settled(mut self) -> Result<Self, Error> {
+        for path in [&mut self.run, &mut self.cache_dir] {
+            let real = std::fs::create_dir_all(&path).and_then(|()| path.canonicalize());
+            *path = real.map_err(|e| Error::path(path, e))?;
+        }
+        Ok(self)
     }
 
     /// Where the device files of layers appear: the FUSE mount.

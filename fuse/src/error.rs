@@ -18,6 +18,8 @@ pub enum Kind {
     Unavailable,
     /// What the store gave is not what its name says.
     Corrupt,
+    /// A layer of a kind that this build does not know.
+    Unsupported,
     /// Anything else on this node.
     Internal,
 }
@@ -92,7 +94,7 @@ pub enum Error {
         /// Where.
         target: PathBuf,
     },
-    /// A mount that was not undone.
+    /// A mount that is still there.
     #[error("cannot unmount {}", target.display())]
     Unmount {
         /// Where.
@@ -113,7 +115,7 @@ impl Error {
         Self::Path { path: path.to_owned(), source }
     }
 
-    pub(crate) fn start(source: io::Error) -> Self {
+    pub(crate) fn system(source: io::Error) -> Self {
         Self::System(source)
     }
 
@@ -126,6 +128,7 @@ impl Error {
             Self::Head { source, .. } => match source.kind {
                 FetchKind::NotFound => Kind::NotFound,
                 FetchKind::Answer | FetchKind::Verify | FetchKind::Malformed | FetchKind::Refused => Kind::Corrupt,
+                FetchKind::Unsupported => Kind::Unsupported,
                 FetchKind::Transport | FetchKind::Timeout => Kind::Unavailable,
                 FetchKind::Local => Kind::Internal,
             },
@@ -135,7 +138,7 @@ impl Error {
 
     /// The error with all its causes, on one line.
     pub fn report(&self) -> String {
-        chain(self)
+        control::causes(self)
     }
 }
 
@@ -147,18 +150,4 @@ fn of_reference(error: &RefError) -> Kind {
         RefError::Store(_) => Kind::Unavailable,
         _ => Kind::Internal,
     }
-}
-
-/// An error's text with those of its causes, as long as they say something new.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        let more = next.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = next.source();
-    }
-    text
 }

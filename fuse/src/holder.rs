@@ -23,7 +23,8 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 
-/// What a worker writes to its stdout, a line each: INIT was answered; everything is served.
+/// What a worker writes to its stdout, a line each: INIT was answered; everything is served. A holder can be older than
+/// its worker: it passes over lines that it does not know.
 pub(crate) const INITIALISED: &str = "initialised";
 /// See [`INITIALISED`].
 pub(crate) const READY: &str = "ready";
@@ -53,14 +54,14 @@ pub struct Program {
 /// # Errors
 /// When another daemon has the run directory, or the connection cannot be opened.
 pub fn run(config: &Config, program: Program) -> Result<(), Error> {
-    make(&config.run)?;
+    let config = &config.clone().settled()?;
     let _lock = lock(config)?;
     wait_for_cache(config)?;
     // First of all: nothing can be said of a path that a dead connection is mounted on.
     leftovers::clean(config)?;
     make(&config.devices())?;
     make(&config.stacks())?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::start)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::system)?;
     runtime.block_on(async { Holder::new(config, program)?.supervise().await })
 }
 
@@ -106,6 +107,8 @@ struct Holder<'a> {
     /// Whether a worker has answered the connection's INIT.
     initialised: bool,
     takeovers: u32,
+    /// Whether the running worker was given a connection that another one had.
+    adopting: bool,
     pause: Duration,
     /// When the connection without a ready worker is aborted.
     abort_at: Option<Instant>,
@@ -122,10 +125,11 @@ impl<'a> Holder<'a> {
             connection,
             initialised: false,
             takeovers: 0,
+            adopting: false,
             pause: Duration::ZERO,
             abort_at: None,
-            terminate: signal(SignalKind::terminate()).map_err(Error::start)?,
-            interrupt: signal(SignalKind::interrupt()).map_err(Error::start)?,
+            terminate: signal(SignalKind::terminate()).map_err(Error::system)?,
+            interrupt: signal(SignalKind::interrupt()).map_err(Error::system)?,
         })
     }
 
@@ -141,6 +145,8 @@ impl<'a> Holder<'a> {
                     self.finish()?;
                     return Err(Error::Worker);
                 }
+                // Somebody ended it: that is how a new binary is taken up.
+                Ended::Died(status) if status.success() => tracing::info!("the worker ended; starting another"),
                 Ended::Died(status) => tracing::error!(%status, "the worker died; starting another"),
                 Ended::Late => tracing::error!("the worker was not ready in time; starting another"),
             }
@@ -157,20 +163,22 @@ impl<'a> Holder<'a> {
     /// Runs one worker to its end. Also says whether it was ready.
     async fn one_worker(&mut self) -> Result<(Ended, bool), Error> {
         let (mut child, mut status) = self.start()?;
-        let mut ready = false;
+        let (mut ready, mut open) = (false, true);
         loop {
             let late = self.abort_at.filter(|_| !ready);
             tokio::select! {
-                line = status.next_line() => match line {
+                line = status.next_line(), if open => match line {
                     Ok(Some(line)) if line == INITIALISED => self.initialised = true,
                     Ok(Some(line)) if line == READY => {
                         ready = true;
                         self.worker_ready();
                     }
+                    // The worker may be of a newer build than its holder.
+                    Ok(Some(line)) => tracing::debug!(line, "the worker says something that this holder does not know"),
                     // Closed: the child's end is near, which the next branch sees.
-                    _ => { let died = child.wait().await.map_err(Error::start)?; return Ok((Ended::Died(died), ready)); }
+                    Ok(None) | Err(_) => open = false,
                 },
-                died = child.wait() => return Ok((Ended::Died(died.map_err(Error::start)?), ready)),
+                died = child.wait() => return Ok((Ended::Died(died.map_err(Error::system)?), ready)),
                 _ = self.terminate.recv() => { stop(&mut child).await; return Ok((Ended::Asked, ready)); }
                 _ = self.interrupt.recv() => { stop(&mut child).await; return Ok((Ended::Asked, ready)); }
                 () = until(late) => {
@@ -182,28 +190,27 @@ impl<'a> Holder<'a> {
     }
 
     fn start(&mut self) -> Result<(Child, Lines<BufReader<UnixStream>>), Error> {
-        let (ours, theirs) = StdUnixStream::pair().map_err(Error::start)?;
-        ours.set_nonblocking(true).map_err(Error::start)?;
+        let (ours, theirs) = StdUnixStream::pair().map_err(Error::system)?;
+        ours.set_nonblocking(true).map_err(Error::system)?;
         let role = if self.initialised { "adopt" } else { "first" };
-        if self.initialised {
-            self.takeovers += 1;
-        }
+        self.adopting = self.initialised;
         let child = Command::new(&self.program.path)
             .args(&self.program.arguments)
             .env(ROLE, role)
-            .env(TAKEOVERS, self.takeovers.to_string())
-            .stdin(Stdio::from(self.connection.try_clone().map_err(Error::start)?))
+            .env(TAKEOVERS, (self.takeovers + u32::from(self.adopting)).to_string())
+            .stdin(Stdio::from(self.connection.try_clone().map_err(Error::system)?))
             .stdout(Stdio::from(OwnedFd::from(theirs)))
             .kill_on_drop(true)
             .spawn()
             .map_err(|e| Error::path(&self.program.path, e))?;
-        let lines = BufReader::new(UnixStream::from_std(ours).map_err(Error::start)?).lines();
+        let lines = BufReader::new(UnixStream::from_std(ours).map_err(Error::system)?).lines();
         Ok((child, lines))
     }
 
     fn worker_ready(&mut self) {
         self.pause = Duration::ZERO;
         self.abort_at = None;
+        self.takeovers += u32::from(self.adopting);
         // No NOTIFY_SOCKET, no systemd: nothing to tell.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         tracing::info!(takeovers = self.takeovers, "the worker is ready");
@@ -238,7 +245,7 @@ impl<'a> Holder<'a> {
 
     /// Ends the connection. Where the control file system is not mounted, closing our descriptor does it a little later.
     fn abort(&self) -> Result<(), Error> {
-        let mounts = info::mounts().map_err(Error::start)?;
+        let mounts = info::mounts().map_err(Error::system)?;
         let Some(line) = info::at(&mounts, &self.config.devices()) else { return Ok(()) };
         match connection::abort(line.minor) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::path(&self.config.devices(), e)),

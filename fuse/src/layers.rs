@@ -5,7 +5,6 @@
 //! where is read from mountinfo and remembered nowhere.
 
 use crate::config::Config;
-use crate::leftovers::layer_metadata;
 use crate::mount::info::{self, MountLine};
 use crate::mount::mounter::{MountError, Mounter};
 use crate::mount::request::{ErofsForm, Request};
@@ -73,7 +72,7 @@ impl Layers {
         if !target.is_absolute() {
             return Err(Error::Invalid(format!("target {} is not an absolute path", target.display())));
         }
-        let mounts = info::mounts().map_err(Error::start)?;
+        let mounts = info::mounts().map_err(Error::system)?;
         if let Some(there) = info::at(&mounts, target) {
             return match self.layer_of(there) {
                 Some(id) if id == entry.layer => Ok(()),
@@ -90,7 +89,7 @@ impl Layers {
         }
         let head = self.open(entry).await?;
         let length = head.layer.index.data_len();
-        let device = self.table.register(entry, Arc::new(head.layer), length).map_err(Error::start)?;
+        let device = self.table.register(entry, Arc::new(head.layer), length).map_err(Error::system)?;
         let device = self.config.devices().join(device.entry.layer.to_string());
         let request = Request::Erofs { form: self.form, metadata: head.path, device, target: target.to_owned() };
         self.mounter.ask(&request).await.map_err(|e| Error::mount(entry.layer, e))?;
@@ -103,13 +102,13 @@ impl Layers {
         if mount.root != Path::new("/") {
             return None;
         }
-        layer_metadata(mount, &self.config)?.file_name()?.to_str()?.parse().ok()
+        info::layer_metadata(mount, &self.config.cache_dir)?.file_name()?.to_str()?.parse().ok()
     }
 
     /// Unmounts targets of [`Self::attach`]; what is still in use under an overlay lives on there.
     pub(crate) async fn detach(&self, targets: &[PathBuf]) -> Result<(), Error> {
         for target in targets {
-            let mounts = info::mounts().map_err(Error::start)?;
+            let mounts = info::mounts().map_err(Error::system)?;
             match info::at(&mounts, target).map(|m| self.layer_of(m)) {
                 Some(Some(layer)) => {
                     let request = Request::Unmount { target: target.clone(), detach: true };
@@ -123,7 +122,7 @@ impl Layers {
     }
 
     /// The head of a layer, from the cache or the store; what comes from the store has been checked before.
-    async fn open(&self, entry: &StackEntry) -> Result<OpenHead, Error> {
+    pub(crate) async fn open(&self, entry: &StackEntry) -> Result<OpenHead, Error> {
         self.fetcher
             .open_head(entry, prepare)
             .await

@@ -13,7 +13,7 @@ use std::path::Path;
 /// Detaches all of it, newest first. For the holder, when no worker runs.
 pub(crate) fn clean(config: &Config) -> Result<(), Error> {
     stack::forget_all(config);
-    let mounts = info::mounts().map_err(Error::start)?;
+    let mounts = info::mounts().map_err(Error::system)?;
     for mount in mounts.iter().rev().filter(|m| is_ours(m, config)) {
         tracing::info!(target = %mount.target.display(), "unmounting");
         detach(&mount.target);
@@ -26,17 +26,8 @@ pub(crate) fn clean(config: &Config) -> Result<(), Error> {
 fn is_ours(mount: &MountLine, config: &Config) -> bool {
     match mount.fs_type.as_str() {
         "fuse.lamina" => mount.target == config.devices(),
-        "erofs" => layer_metadata(mount, config).is_some(),
-        _ => false,
+        _ => info::layer_metadata(mount, &config.cache_dir).is_some(),
     }
-}
-
-/// The metadata file of a layer of ours that `mount` shows.
-pub(crate) fn layer_metadata(mount: &MountLine, config: &Config) -> Option<std::path::PathBuf> {
-    if mount.fs_type != "erofs" {
-        return None;
-    }
-    info::backing_file(&mount.source).filter(|file| file.starts_with(&config.cache_dir))
 }
 
 fn detach(target: &Path) {

@@ -4,8 +4,8 @@
 //! * [`work`] is the *worker*, the holder's child: control API, fetching, answers to the kernel.
 //! * [`serve_mounts`] is the *mounter*, the worker's child: the only process that touches paths on our own mounts.
 //!
-//! The rooms: `holder`, `connection` and `leftovers` (a daemon's life), `worker`, `service`, `status` (the process and its
-//! API), `layers`, `table`, `device` (one layer: head, device, mount, reads), `stack` (`lamina mount`), `mount` (system
+//! The rooms: `holder`, `connection` and `leftovers` (a daemon's life), `worker`, `node`, `service`, `status` (the process,
+//! its parts and its API), `layers`, `table`, `device` (one layer: head, device, mount, reads), `stack` (`lamina mount`), `mount` (system
 //! calls about mounts), `turns` (who waits for whom), `probe`, `sys` (all unsafe code).
 //!
 //! This crate knows EROFS as something that is checked and mounted, and chunks as something that the fetcher has. It
@@ -20,6 +20,7 @@ mod layers;
 mod leftovers;
 mod metrics;
 mod mount;
+mod node;
 mod probe;
 mod service;
 mod stack;

@@ -55,8 +55,12 @@ impl Meters {
 /// Opens the page's address, so that a wrong one is an error at the start.
 pub(crate) async fn listen(address: &str) -> Result<TcpListener, Error> {
     let listener = TcpListener::bind(address).await;
-    let listener = listener.map_err(|e| Error::Invalid(format!("[daemon] metrics = \"{address}\": {e}")))?;
-    let at = listener.local_addr().map_err(Error::start)?;
+    let listener = listener.map_err(|e| {
+        let wanted =
+            if e.kind() == std::io::ErrorKind::InvalidInput { "; write IP:PORT, or \"\" for none" } else { "" };
+        Error::Invalid(format!("[daemon] metrics = \"{address}\": {e}{wanted}"))
+    })?;
+    let at = listener.local_addr().map_err(Error::system)?;
     tracing::info!(address = %at, "metrics are at http://{at}/metrics");
     Ok(listener)
 }

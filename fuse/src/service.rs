@@ -1,16 +1,16 @@
 //! The control API: decode, call, map the error, reply. What a call means stands in the proto file.
 
 use crate::layers::Layers;
-use crate::worker::Shared;
-use crate::{Error, stack, status};
+use crate::node::Node;
+use crate::{Error, Kind, stack, status};
 use blobstore::refs::{Name, Stack, StackEntry};
 use control::v1;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tonic::{Code, Request, Response, Status};
 
-pub(crate) struct Service(pub(crate) Arc<Shared>);
+pub(crate) struct Service(pub(crate) Arc<Node>);
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -25,30 +25,50 @@ impl Service {
         let stack = resolved.await.map_err(|_| Error::Late { what: format!("resolving {reference}"), deadline })?;
         stack.map_err(|source| Error::Resolve { reference: reference.to_owned(), source: Box::new(source) })
     }
-
-    /// Mounts a stack. Who asked for it and does not wait any more does not get it.
-    async fn mount_unless_abandoned(&self, stack: Stack, target: PathBuf, upper: Option<PathBuf>) -> Result<(), Error> {
-        let (tell, told) = tokio::sync::oneshot::channel();
-        let shared = Arc::clone(&self.0);
-        tokio::spawn(async move {
-            let done = stack::mount(&shared.layers, &shared.config, &stack, &target, upper.as_deref()).await;
-            let mounted = done.is_ok();
-            if tell.send(done).is_err() && mounted {
-                tracing::info!(target = %target.display(), "who asked for this mount has gone: unmounting it");
-                if let Err(error) = stack::unmount(&shared.layers, &shared.config, &target).await {
-                    tracing::warn!(error = %error.report(), "cannot unmount it");
-                }
-            }
-        });
-        told.await.unwrap_or_else(|e| Err(Error::start(std::io::Error::other(e))))
-    }
 }
 
 /// Does something whole even when the caller goes away meanwhile: tonic drops the call's future then, and a mount that is
 /// half made is nobody's.
 async fn to_the_end(work: impl Future<Output = Result<(), Error>> + Send + 'static) -> Result<(), Status> {
     let done = tokio::spawn(work).await;
-    done.unwrap_or_else(|e| Err(Error::start(std::io::Error::other(e)))).map_err(to_status)
+    done.unwrap_or_else(|e| Err(Error::system(std::io::Error::other(e)))).map_err(to_status)
+}
+
+impl Service {
+    /// Mounts stacks. Who asked for it and does not wait any more does not get it.
+    async fn mount_unless_abandoned(
+        &self,
+        stacks: Vec<Stack>,
+        target: PathBuf,
+        upper: Option<PathBuf>,
+    ) -> Result<Stack, Error> {
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let node = Arc::clone(&self.0);
+        tokio::spawn(async move {
+            let done = stack::mount(&node.layers, &node.config, &stacks, &target, upper.as_deref()).await;
+            if let Err(Ok(_)) = tell.send(done) {
+                tracing::info!(target = %target.display(), "who asked for this mount has gone: unmounting it");
+                if let Err(error) = stack::unmount(&node.layers, &node.config, &target).await {
+                    tracing::warn!(error = %error.report(), "cannot unmount it");
+                }
+            }
+        });
+        told.await.unwrap_or_else(|e| Err(Error::system(std::io::Error::other(e))))
+    }
+
+    /// Has a layer's head fetched and checked. One that this node cannot use is as good as none: whoever asks has an
+    /// ordinary unpack to fall back on now, and not when a container needs the layer.
+    async fn check_usable(&self, layer: &StackEntry, deadline: Duration) -> Result<(), Status> {
+        let opened = tokio::time::timeout(deadline, self.layers().open(layer)).await;
+        let late = |_| Error::Late { what: format!("opening layer {}", layer.layer), deadline };
+        match opened.map_err(late).and_then(|o| o.map(drop)) {
+            Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Unsupported | Kind::Corrupt) => {
+                tracing::warn!(layer = %layer.layer, error = e.report(), "a layer that cannot be used counts as not there");
+                Err(Status::not_found(e.report()))
+            }
+            other => other.map_err(to_status),
+        }
+    }
 }
 
 #[tonic::async_trait]
@@ -58,12 +78,16 @@ impl control::Daemon for Service {
     }
 
     async fn resolve(&self, request: Request<v1::ResolveRequest>) -> Answer<v1::Stack> {
-        let v1::ResolveRequest { reference, deadline_ms } = request.into_inner();
+        let v1::ResolveRequest { reference, deadline_ms, open_top } = request.into_inner();
         let deadline = match deadline_ms {
             0 => self.0.config.deadline,
             ms => Duration::from_millis(ms.into()),
         };
+        let start = Instant::now();
         let stack = self.resolve_within(&reference, deadline).await.map_err(to_status)?;
+        if let Some(top) = stack.layers().last().filter(|_| open_top) {
+            self.check_usable(top, deadline.saturating_sub(start.elapsed())).await?;
+        }
         Ok(Response::new(v1::Stack { layers: stack.layers().iter().map(layer_out).collect() }))
     }
 
@@ -89,20 +113,19 @@ impl control::Daemon for Service {
             "fuse" => return Err(Status::unimplemented("the FUSE face is not built yet; leave --face out")),
             other => return Err(Status::invalid_argument(format!("unknown face '{other}'"))),
         }
-        let mut layers = Stack::EMPTY;
+        let mut stacks = Vec::new();
         for reference in &references {
-            let upper = self.resolve_within(reference, self.0.config.deadline).await.map_err(to_status)?;
-            layers = layers.under(&upper);
+            stacks.push(self.resolve_within(reference, self.0.config.deadline).await.map_err(to_status)?);
         }
         let upper = (!upper.is_empty()).then(|| PathBuf::from(upper));
-        self.mount_unless_abandoned(layers.clone(), target.into(), upper).await.map_err(to_status)?;
+        let layers = self.mount_unless_abandoned(stacks, target.into(), upper).await.map_err(to_status)?;
         let face = status::face(self.layers().form()).to_owned();
         Ok(Response::new(v1::MountReply { layers: layers.layers().iter().map(layer_out).collect(), face }))
     }
 
     async fn unmount(&self, request: Request<v1::UnmountRequest>) -> Answer<v1::UnmountReply> {
-        let (target, shared) = (request.into_inner().target, Arc::clone(&self.0));
-        to_the_end(async move { stack::unmount(&shared.layers, &shared.config, Path::new(&target)).await }).await?;
+        let (target, node) = (request.into_inner().target, Arc::clone(&self.0));
+        to_the_end(async move { stack::unmount(&node.layers, &node.config, Path::new(&target)).await }).await?;
         Ok(Response::new(v1::UnmountReply {}))
     }
 }
@@ -130,6 +153,7 @@ fn to_status(error: Error) -> Status {
         crate::Kind::Invalid => Code::InvalidArgument,
         crate::Kind::Unavailable => Code::Unavailable,
         crate::Kind::Corrupt => Code::DataLoss,
+        crate::Kind::Unsupported => Code::FailedPrecondition,
         crate::Kind::Internal => Code::Internal,
     };
     Status::new(code, error.report())

@@ -7,7 +7,6 @@ use crate::Error;
 use crate::config::Config;
 use crate::layers::Layers;
 use crate::mount::info::{self, MountLine};
-use crate::mount::kernel::set_owner_mode;
 use crate::mount::request::{Request, Upper};
 use blobstore::layer::LayerId;
 use blobstore::refs::{Stack, StackEntry};
@@ -25,33 +24,33 @@ pub(crate) struct Record {
     pub(crate) upper: Option<PathBuf>,
 }
 
-/// Mounts `layers` (bottom to top) on `target`; writable when there is an `upper` directory, whose `fs` and `work` are
-/// made when they are missing. All or nothing.
+/// Mounts `stacks`, one on the other, bottom to top, on `target`; writable when there is an `upper` directory, whose `fs`
+/// and `work` are made when they are missing. All or nothing. Returns what was mounted.
 pub(crate) async fn mount(
     layers: &Layers,
     config: &Config,
-    stack: &Stack,
+    stacks: &[Stack],
     target: &Path,
     upper: Option<&Path>,
-) -> Result<(), Error> {
+) -> Result<Stack, Error> {
     let _turn = layers.targets().take(target.to_owned()).await;
     check_target(target)?;
-    if stack.is_empty() {
+    let whole = stacks.iter().fold(Stack::EMPTY, |below, above| below.under(above));
+    if whole.is_empty() {
         return Err(Error::Invalid("a stack of no layers".into()));
     }
     // What was here before and was unmounted by somebody else.
     for (home, _) in records(config).into_iter().filter(|(_, record)| record.target == target) {
         take_down(layers, &home).await;
     }
-    let stack = stack.layers();
+    let stack = whole.layers();
     let home = new_home(config)?;
     let record = Record {
         target: target.to_owned(),
         layers: stack.iter().map(|l| l.layer).collect(),
         upper: upper.map(Path::to_owned),
     };
-    let done = build(layers, &home, stack, &record).await;
-    if done.is_err() {
+    if let Err(error) = build(layers, &home, stack, root_of(stacks, stack), &record).await {
         // There was nothing at the target before: the mounter may have died between a mount and its answer.
         let half = Request::Unmount { target: target.to_owned(), detach: true };
         if shows_a_stack(layers, target)
@@ -60,8 +59,9 @@ pub(crate) async fn mount(
             tracing::warn!(%error, target = %target.display(), "left behind");
         }
         take_down(layers, &home).await;
+        return Err(error);
     }
-    done
+    Ok(whole)
 }
 
 /// Whether what is mounted at `target` can be a stack's.
@@ -70,11 +70,18 @@ fn shows_a_stack(layers: &Layers, target: &Path) -> bool {
     info::at(&mounts, target).is_some_and(|m| m.fs_type == "overlay" || layers.layer_of(m).is_some())
 }
 
+/// Which layer's root the merged root is to be like, where it is written: the topmost one of the lowest stack. What
+/// workspaces and toolkits have for a root is of no account.
+fn root_of(stacks: &[Stack], whole: &[StackEntry]) -> usize {
+    let base = stacks.first().and_then(|stack| stack.layers().last()).map(|entry| entry.layer);
+    whole.iter().position(|entry| Some(entry.layer) == base).unwrap_or(0)
+}
+
 fn check_target(target: &Path) -> Result<(), Error> {
     if !target.is_absolute() || !target.is_dir() {
         return Err(Error::Invalid(format!("{} is not an absolute path of a directory", target.display())));
     }
-    let mounts = info::mounts().map_err(Error::start)?;
+    let mounts = info::mounts().map_err(Error::system)?;
     match info::at(&mounts, target) {
         Some(_) => Err(Error::Invalid(format!("{} is a mount point already", target.display()))),
         None => Ok(()),
@@ -93,7 +100,7 @@ fn new_home(config: &Config) -> Result<PathBuf, Error> {
     Err(Error::Invalid("too many stacks".into()))
 }
 
-async fn build(layers: &Layers, home: &Path, stack: &[StackEntry], record: &Record) -> Result<(), Error> {
+async fn build(layers: &Layers, home: &Path, stack: &[StackEntry], root: usize, record: &Record) -> Result<(), Error> {
     write_record(home, record)?;
     if let ([only], None) = (stack, &record.upper) {
         return layers.attach(only, &record.target).await;
@@ -103,7 +110,7 @@ async fn build(layers: &Layers, home: &Path, stack: &[StackEntry], record: &Reco
         std::fs::create_dir(&point).map_err(|e| Error::path(&point, e))?;
         layers.attach(layer, &point).await?;
     }
-    let upper = record.upper.as_deref().map(|dir| make_upper(dir, &home.join("0"))).transpose()?;
+    let upper = record.upper.clone().map(|dir| Upper { dir, like: root.to_string() });
     // Overlayfs wants two lower directories or an upper one; one layer with an upper is an overlay as well.
     let lowers = (0..stack.len()).map(|i| i.to_string()).collect();
     let request = Request::Overlay { base: home.to_owned(), lowers, target: record.target.clone(), upper };
@@ -117,40 +124,26 @@ fn write_record(home: &Path, record: &Record) -> Result<(), Error> {
     std::fs::write(&path, text).map_err(|e| Error::path(&path, e))
 }
 
-/// `fs` and `work` under `dir`. The merged root shows the upper's attributes, so a new one takes those of the base.
-fn make_upper(dir: &Path, base: &Path) -> Result<Upper, Error> {
-    use std::os::unix::fs::MetadataExt;
-    let upper = Upper { fs: dir.join("fs"), work: dir.join("work") };
-    let new = !upper.fs.exists();
-    for path in [&upper.fs, &upper.work] {
-        std::fs::create_dir_all(path).map_err(|e| Error::path(path, e))?;
-    }
-    if new {
-        // The root of an EROFS mount: its metadata lies in a local file, this never waits for ourselves.
-        let root = std::fs::metadata(base).map_err(|e| Error::path(base, e))?;
-        set_owner_mode(&upper.fs, root.uid(), root.gid(), root.mode() & 0o7777)
-            .map_err(|e| Error::path(&upper.fs, e))?;
-    }
-    Ok(upper)
-}
-
-/// Unmounts the stack at `target`. In use: refused, and nothing is changed.
+/// Unmounts the stack at `target`. In use: refused, and nothing is changed. More than one record names a target when
+/// somebody took a stack from it with umount(8) and it was used again: all of them go.
 pub(crate) async fn unmount(layers: &Layers, config: &Config, target: &Path) -> Result<(), Error> {
     let _turn = layers.targets().take(target.to_owned()).await;
-    let homes: Vec<PathBuf> =
-        records(config).into_iter().filter(|(_, record)| record.target == target).map(|(home, _)| home).collect();
-    if homes.is_empty() {
-        return Err(Error::Invalid(format!("{} is not a mount of ours; see lamina status", target.display())));
+    let not_ours = || Error::Invalid(format!("{} is not a mount of ours; see lamina status", target.display()));
+    let found: Vec<_> = records(config).into_iter().filter(|(_, record)| record.target == target).collect();
+    if found.is_empty() {
+        return Err(not_ours());
     }
-    // Somebody else may have unmounted it, and mounted something of his own.
-    if shows_a_stack(layers, target) {
+    // A stranger's mount may stand where ours stood.
+    let mounts = info::mounts().map_err(Error::system)?;
+    let foreign = info::at(&mounts, target).is_some() && !shows_a_stack(layers, target);
+    if !foreign {
         let request = Request::Unmount { target: target.to_owned(), detach: false };
         layers.mounter().ask(&request).await.map_err(|e| Error::unmount(target, e))?;
     }
-    for home in homes {
+    for (home, _) in found {
         take_down(layers, &home).await;
     }
-    Ok(())
+    if foreign { Err(not_ours()) } else { Ok(()) }
 }
 
 /// Unmounts the layers of a stack and forgets it. What is still in use below an overlay lives on there.
@@ -216,5 +209,23 @@ pub(crate) fn forget_all(config: &Config) {
             let _ = rustix::mount::unmount(&target, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
         }
         remove_home(&home);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_root_is_that_of_the_lowest_stacks_topmost_layer() {
+        let entry = |n: u8| StackEntry::bare(LayerId::from_bytes([n; 32]));
+        let base = Stack::EMPTY.with(entry(1)).with(entry(2));
+        let toolkit = Stack::EMPTY.with(entry(3));
+        let whole = base.under(&toolkit);
+        assert_eq!(root_of(&[base.clone(), toolkit.clone()], whole.layers()), 1);
+        // An opaque layer above it hides the base: what is left at the bottom counts.
+        let opaque = Stack::EMPTY.with(StackEntry { root_opaque: true, ..entry(4) });
+        let whole = base.under(&opaque).under(&toolkit);
+        assert_eq!(root_of(&[base, opaque, toolkit], whole.layers()), 0);
     }
 }

@@ -2,9 +2,10 @@
 
 use crate::mount::info;
 use crate::mount::request::ErofsForm;
+use crate::node::Node;
 use crate::stack;
-use crate::worker::Shared;
 use control::v1;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// A store that does not answer in this time is reported as not answering.
@@ -18,46 +19,47 @@ pub(crate) fn face(form: ErofsForm) -> &'static str {
     }
 }
 
-pub(crate) async fn report(shared: &Shared) -> v1::StatusReply {
-    let features = shared.features.iter().map(|f| v1::Feature {
+pub(crate) async fn report(node: &Node) -> v1::StatusReply {
+    let features = node.features.iter().map(|f| v1::Feature {
         name: f.name.to_owned(),
         present: f.present,
         detail: f.detail.clone(),
     });
-    let meter = shared.fetcher.meter();
+    let meter = node.fetcher.meter();
     v1::StatusReply {
         pid: std::process::id(),
         holder_pid: rustix::process::getppid().map_or(0, |p| p.as_raw_nonzero().get().unsigned_abs()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        face: face(shared.layers.form()).to_owned(),
+        face: face(node.layers.form()).to_owned(),
         features: features.collect(),
-        mounts: mounts(shared),
-        store: shared.config.store.clone(),
-        store_error: store_error(shared).await,
+        mounts: mounts(node),
+        store: node.config.store.clone(),
+        store_error: store_error(node).await,
         cache_bytes: meter.cache_bytes(),
-        cache_limit: shared.config.cache_size,
-        fetched_bytes: meter.fetched_bytes(),
-        fetches: meter.fetches(),
-        takeovers: shared.takeovers,
-        device_read_bytes: shared.meters.device_read_bytes(),
+        cache_limit: node.config.cache_size,
+        fetched_bytes: node.traffic.bytes_read.load(Relaxed),
+        fetches: node.traffic.reads.load(Relaxed),
+        takeovers: node.takeovers,
+        device_read_bytes: node.meters.device_read_bytes(),
     }
 }
 
-async fn store_error(shared: &Shared) -> String {
-    match tokio::time::timeout(STORE_PATIENCE, shared.refs.check_format()).await {
-        Ok(Ok(())) => String::new(),
-        Ok(Err(e)) => crate::error::chain(&e),
+async fn store_error(node: &Node) -> String {
+    match tokio::time::timeout(STORE_PATIENCE, node.refs.is_there()).await {
+        Ok(Ok(true)) => String::new(),
+        Ok(Ok(false)) => "nothing is there: not mounted, or nothing converted yet".to_owned(),
+        Ok(Err(e)) => control::causes(&e),
         Err(_) => format!("no answer within {STORE_PATIENCE:?}"),
     }
 }
 
-fn mounts(shared: &Shared) -> Vec<v1::Mounted> {
+fn mounts(node: &Node) -> Vec<v1::Mounted> {
     let layers = info::mounts().unwrap_or_default().into_iter().filter_map(|m| {
-        let id = shared.layers.layer_of(&m)?;
+        let id = node.layers.layer_of(&m)?;
         let target = m.target.to_string_lossy().into_owned();
         Some(v1::Mounted { target, layer: id.to_string(), kind: "layer".to_owned() })
     });
-    let stacks = stack::records(&shared.config).into_iter().map(|(_, record)| {
+    let stacks = stack::records(&node.config).into_iter().map(|(_, record)| {
         let target = record.target.to_string_lossy().into_owned();
         v1::Mounted { target, layer: String::new(), kind: "stack".to_owned() }
     });

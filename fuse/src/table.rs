@@ -1,8 +1,9 @@
 //! The device files: which node id stands for which layer, and who has it open.
 //!
 //! Node ids outlive a worker: the kernel knows devices by them. So the table is a journal on the run directory's file
-//! system, written before the kernel hears of a change, and read again by the successor. It need not survive a reboot,
-//! for the connection does not either: no fsync.
+//! system, written before the kernel hears of a change, and read again by the successor, which may be another build: its
+//! first line is its version, and one that is not known is an error, so that the connection is begun anew. It need not
+//! survive a reboot, for the connection does not either: no fsync.
 
 use blobstore::fetch::Layer;
 use blobstore::layer::LayerId;
@@ -10,12 +11,15 @@ use blobstore::refs::StackEntry;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Node id of the directory that holds the devices.
 pub(crate) const ROOT: u64 = 1;
+
+/// Version of the journal. A build that writes what this one would misread writes a higher one.
+const VERSION: u32 = 1;
 
 /// What is known of a device without looking into its layer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -29,6 +33,7 @@ pub(crate) struct Device {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Record {
+    Version(u32),
     Device(Device),
     Opened(u64),
     Released(u64),
@@ -45,9 +50,7 @@ struct Slot {
 
 #[derive(Debug)]
 struct State {
-    journal: File,
-    /// Bytes of whole lines in it.
-    length: u64,
+    journal: Journal,
     slots: HashMap<u64, Slot>,
     names: HashMap<LayerId, u64>,
     next: u64,
@@ -60,21 +63,9 @@ pub(crate) struct Table(Mutex<State>);
 impl Table {
     /// Opens the journal at `path`, or begins one; takes up what a predecessor left there.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let old = match std::fs::read(path) {
-            Ok(bytes) => bytes,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(e) => return Err(e),
-        };
-        // What follows the last newline was being written when the predecessor died: the kernel has not heard of it, and what
-        // is written next must not join it.
-        let whole = old.iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
-        let journal = File::options().append(true).create(true).open(path)?;
-        journal.set_len(whole as u64)?;
-        let mut state =
-            State { journal, length: whole as u64, slots: HashMap::new(), names: HashMap::new(), next: ROOT + 1 };
-        for line in old[..whole].split(|b| *b == b'\n').filter(|line| !line.is_empty()) {
-            state.replay(serde_json::from_slice(line).map_err(io::Error::other)?);
-        }
+        let (journal, records) = Journal::open(path)?;
+        let mut state = State { journal, slots: HashMap::new(), names: HashMap::new(), next: ROOT + 1 };
+        records.into_iter().for_each(|record| state.replay(record));
         Ok(Self(Mutex::new(state)))
     }
 
@@ -91,7 +82,7 @@ impl Table {
             return Ok(slot.device.clone());
         }
         let device = Device { node: state.next, entry: entry.clone(), length };
-        state.write(&Record::Device(device.clone()))?;
+        state.journal.write(&Record::Device(device.clone()))?;
         state.add(device.clone());
         if let Some(slot) = state.slots.get_mut(&device.node) {
             slot.layer = Some(layer);
@@ -145,20 +136,8 @@ impl Table {
 }
 
 impl State {
-    fn write(&mut self, record: &Record) -> io::Result<()> {
-        let mut line = serde_json::to_vec(record)?;
-        line.push(b'\n');
-        if let Err(e) = self.journal.write_all(&line) {
-            // A full disk takes half a line. It must go, or the next line is lost with it, and with both the successor.
-            self.journal.set_len(self.length)?;
-            return Err(e);
-        }
-        self.length += line.len() as u64;
-        Ok(())
-    }
-
     fn record(&mut self, record: Record) -> io::Result<()> {
-        self.write(&record)?;
+        self.journal.write(&record)?;
         self.replay(record);
         Ok(())
     }
@@ -171,6 +150,7 @@ impl State {
 
     fn replay(&mut self, record: Record) {
         match record {
+            Record::Version(_) => {}
             Record::Device(device) => self.add(device),
             Record::Opened(node) => {
                 if let Some(slot) = self.slots.get_mut(&node) {
@@ -190,34 +170,95 @@ impl State {
     }
 }
 
+/// The file: whole lines only, one record each.
+#[derive(Debug)]
+struct Journal {
+    file: File,
+    /// Bytes of the whole lines.
+    length: u64,
+}
+
+impl Journal {
+    /// Opens the file or begins it. A line without its end was being written when the predecessor died: the kernel has
+    /// not heard of it, and it is cut off.
+    fn open(path: &Path) -> io::Result<(Self, Vec<Record>)> {
+        let mut file = File::options().read(true).append(true).create(true).open(path)?;
+        let mut old = Vec::new();
+        file.read_to_end(&mut old)?;
+        let whole = old.iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1);
+        file.set_len(whole as u64)?;
+        let mut journal = Self { file, length: whole as u64 };
+        let lines = old[..whole].split_inclusive(|b| *b == b'\n');
+        let records: Vec<Record> =
+            lines.map(serde_json::from_slice).collect::<Result<_, _>>().map_err(io::Error::other)?;
+        match records.first() {
+            None => journal.write(&Record::Version(VERSION))?,
+            Some(Record::Version(VERSION)) => {}
+            Some(other) => {
+                return Err(io::Error::other(format!("it begins with {other:?}; version {VERSION} is known")));
+            }
+        }
+        Ok((journal, records))
+    }
+
+    fn write(&mut self, record: &Record) -> io::Result<()> {
+        let mut line = serde_json::to_vec(record)?;
+        line.push(b'\n');
+        if let Err(e) = self.file.write_all(&line) {
+            // Half a line must not stand before the next one.
+            self.file.set_len(self.length)?;
+            return Err(e);
+        }
+        self.length += line.len() as u64;
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn journal() -> (tempfile::TempDir, std::path::PathBuf) {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("devices.journal");
-        let entry = StackEntry {
-            layer: "ab".repeat(32).parse().unwrap(),
-            head: 1,
-            size: 2,
-            format: 1,
-            generation: 1,
-            root_opaque: false,
-        };
-        let line = serde_json::to_string(&Record::Device(Device { node: 2, entry, length: 4096 })).unwrap();
-        std::fs::write(&path, format!("{line}\n{{\"opened\":2}}\n{{\"rele")).unwrap();
-        (dir, path)
+    fn device(node: u64) -> Device {
+        Device { node, entry: StackEntry::bare(LayerId::from_bytes([node as u8; 32])), length: 4096 }
+    }
+
+    fn add(table: &Table, node: u64) {
+        table.lock().record(Record::Device(device(node))).unwrap();
     }
 
     #[test]
-    fn a_torn_line_is_forgotten_and_spoils_neither_the_next_one_nor_the_successors_start() {
-        let (_dir, path) = journal();
-        for expected in 1..4 {
-            let table = Table::open(&path).unwrap();
-            assert_eq!(table.lock().slots[&2].opens, expected);
-            table.opened(2).unwrap();
-            File::options().append(true).open(&path).unwrap().write_all(b"{\"op").unwrap();
-        }
+    fn a_successor_knows_what_its_predecessor_wrote() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let table = Table::open(&path).unwrap();
+        add(&table, 2);
+        add(&table, 3);
+        table.opened(3).unwrap();
+        let table = Table::open(&path).unwrap();
+        assert_eq!(table.in_use(), [device(3).entry.layer]);
+        table.released(3).unwrap();
+        assert_eq!(Table::open(&path).unwrap().in_use(), []);
+        assert_eq!(table.by_name(&device(2).entry.layer).map(|d| d.node), Some(2));
+    }
+
+    #[test]
+    fn a_torn_line_is_cut_off_for_all_successors() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        add(&Table::open(&path).unwrap(), 2);
+        File::options().append(true).open(&path).unwrap().write_all(b"{\"opened\":").unwrap();
+        let table = Table::open(&path).unwrap();
+        assert!(table.in_use().is_empty());
+        table.opened(2).unwrap();
+        assert_eq!(Table::open(&path).unwrap().in_use(), [device(2).entry.layer]);
+    }
+
+    #[test]
+    fn a_journal_of_another_version_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        std::fs::write(&path, "{\"version\":2}\n").unwrap();
+        let error = Table::open(&path).unwrap_err().to_string();
+        assert!(error.contains("Version(2)"), "{error}");
     }
 }

@@ -39,8 +39,18 @@ impl Daemon {
 
     /// The stack that `reference` names, bottom to top; at least one layer, every id well-formed.
     pub(crate) async fn resolve(&self, reference: &str, deadline: Duration) -> Result<Vec<Layer>, Failure> {
+        self.ask_for_stack(reference, false, deadline).await
+    }
+
+    /// The stack of a chain that is to be committed without an unpack: absent also where this node cannot use its
+    /// topmost layer.
+    pub(crate) async fn resolve_usable(&self, chain: &str, deadline: Duration) -> Result<Vec<Layer>, Failure> {
+        self.ask_for_stack(chain, true, deadline).await
+    }
+
+    async fn ask_for_stack(&self, reference: &str, open_top: bool, deadline: Duration) -> Result<Vec<Layer>, Failure> {
         let deadline_ms = u32::try_from(deadline.as_millis()).unwrap_or(u32::MAX);
-        let request = v1::ResolveRequest { reference: reference.to_owned(), deadline_ms };
+        let request = v1::ResolveRequest { reference: reference.to_owned(), deadline_ms, open_top };
         let stack = self
             .call(deadline, |mut client| {
                 let request = request.clone();
@@ -85,7 +95,7 @@ impl Daemon {
     {
         let twice = async {
             match call(self.client.clone()).await {
-                Err(status) if is_unreachable(&status) => call(self.client.clone()).await,
+                Err(status) if control::unreachable(&status).is_some() => call(self.client.clone()).await,
                 other => other,
             }
         };
@@ -97,27 +107,12 @@ impl Daemon {
     }
 }
 
-/// A status that our own transport made has the transport's error as its cause; one that laminad sent has none.
-fn is_unreachable(status: &Status) -> bool {
-    std::error::Error::source(status).is_some()
-}
-
 fn failure(status: &Status) -> Failure {
-    if is_unreachable(status) {
-        return Failure::Unreachable(innermost(status));
+    match (control::unreachable(status), status.code()) {
+        (Some(why), _) => Failure::Unreachable(why),
+        (None, Code::NotFound) => Failure::Absent(status.message().to_owned()),
+        (None, code) => Failure::Failed(format!("{} ({code:?})", status.message())),
     }
-    match status.code() {
-        Code::NotFound => Failure::Absent(status.message().to_owned()),
-        code => Failure::Failed(format!("{} ({code:?})", status.message())),
-    }
-}
-
-/// "transport error" says nothing; "connection refused" below it does.
-fn innermost(mut error: &(dyn std::error::Error + 'static)) -> String {
-    while let Some(cause) = error.source() {
-        error = cause;
-    }
-    error.to_string()
 }
 
 fn checked(reference: &str, layer: v1::Layer) -> Result<Layer, Failure> {

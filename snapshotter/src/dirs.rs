@@ -23,19 +23,21 @@ pub(crate) struct Dirs {
 }
 
 impl Dirs {
-    /// Makes what is missing of the frame.
+    /// Makes what is missing of the frame. The root is named without links from now on: laminad finds what it mounted by
+    /// the kernel's names.
     pub(crate) fn open(root: &Path) -> Result<Self> {
-        let dirs = Self { root: root.to_owned() };
         if let Some(above) = root.parent() {
             fs::create_dir_all(above).context(|| format!("cannot make {}", above.display()))?;
         }
-        for path in [dirs.root.clone(), dirs.root.join("s"), dirs.root.join("removed")] {
-            make(&path, 0o700, true)?;
+        make(root, 0o700, true)?;
+        let root = root.canonicalize().context(|| format!("cannot find {}", root.display()))?;
+        for name in ["s", "removed"] {
+            make(&root.join(name), 0o700, true)?;
         }
-        Ok(dirs)
+        Ok(Self { root })
     }
 
-    /// The root, absolute if it was given so.
+    /// The root, absolute and without links.
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }

@@ -119,6 +119,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> R
 async fn open(config: &Config) -> Result<(Arc<snapshots::Snapshots>, Arc<cleanup::Janitor>)> {
     check(&config.root)?;
     let dirs = dirs::Dirs::open(&config.root)?;
+    check(dirs.root())?;
     let state = Arc::new(state::State::open(&dirs.root().join("snapshots.redb"))?);
     cleanup::recover(&state, &dirs).await?;
     let overlay = mounts::probe(dirs.root())?;

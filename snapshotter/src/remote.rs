@@ -37,7 +37,7 @@ impl Remote {
         if !is_chain_id(chain) || self.is_known_absent(chain) {
             return None;
         }
-        match self.daemon.resolve(chain, self.deadline).await {
+        match self.daemon.resolve_usable(chain, self.deadline).await {
             Ok(layers) => {
                 self.answered();
                 Some(layers)

@@ -70,7 +70,11 @@ impl File {
 }
 
 fn create(path: &Path) -> Result<Database> {
-    Database::create(path).context(|| format!("cannot open the database {}", path.display()))
+    Database::create(path).map_err(|cause| {
+        let in_use = matches!(cause, redb::DatabaseError::DatabaseAlreadyOpen);
+        let who = if in_use { " (another lamina-snapshotter uses it)" } else { "" };
+        Error::caused(format!("cannot open the database {}{who}", path.display()), cause)
+    })
 }
 
 /// The database, open. One process at a time: redb locks the file.

@@ -41,9 +41,14 @@ impl Node {
     pub fn with_daemon(daemon: &str, more: &str) -> Self {
         let dir = tempfile::Builder::new().prefix("lamina").tempdir_in("/tmp").unwrap();
         let at = dir.path().display();
+        // The whole suite can be run in another form of the kernel face than the one that is found by trying.
+        let face = match std::env::var("LAMINA_TEST_FACE") {
+            Ok(face) if !daemon.contains("face") => format!("face = \"{face}\"\n"),
+            _ => String::new(),
+        };
         let text = format!(
             "[store]\nurl = \"file://{at}/store\"\nadded_latency = \"0s\"\n[cache]\ndir = \"{at}/cache\"\n[daemon]\nrun = \"{at}/run\"\n\
-             metrics = \"\"\n{daemon}\n[snapshotter]\nroot = \"{at}/sn\"\naddress = \"{at}/sn.sock\"\n{more}\n"
+             metrics = \"\"\n{face}{daemon}\n[snapshotter]\nroot = \"{at}/sn\"\naddress = \"{at}/sn.sock\"\n{more}\n"
         );
         fs::write(dir.path().join("config.toml"), text).unwrap();
         Self { dir, daemon: None, snapshotter: None }

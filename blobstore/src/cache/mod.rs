@@ -14,6 +14,7 @@
 mod chunks;
 mod heads;
 mod segment;
+mod shared;
 mod write;
 
 pub use chunks::{Chunks, Stats};

@@ -3,8 +3,8 @@
 //! It alone appends. It makes room before it writes (quota, reserve), and gives a chunk up when the disk will not take
 //! it: a cache that cannot be written is a slower node, not a broken one.
 
-use super::chunks::Shared;
 use super::segment::{HEADER, Hash, Segment};
+use super::shared::Shared;
 use bytes::Bytes;
 use std::io;
 use std::sync::Arc;

@@ -17,8 +17,10 @@ pub enum FetchKind {
     Verify,
     /// No answer in time.
     Timeout,
-    /// The bytes are those that were written, and yet no layer, or one of an unknown kind.
+    /// The bytes are those that were written, and yet no layer.
     Malformed,
+    /// The layer is of a version or has a feature that this build does not know.
+    Unsupported,
     /// The caller's check did not accept the metadata.
     Refused,
     /// The local disk failed.
@@ -35,6 +37,7 @@ impl FetchKind {
             Self::Verify => "verify",
             Self::Timeout => "timeout",
             Self::Malformed => "malformed",
+            Self::Unsupported => "unsupported",
             Self::Refused => "refused",
             Self::Local => "local",
         }
@@ -97,7 +100,11 @@ impl Failure {
         match self.kind {
             FetchKind::Transport | FetchKind::Timeout => Again::UntilDeadline,
             FetchKind::Answer | FetchKind::Verify => Again::FewTimes,
-            FetchKind::NotFound | FetchKind::Malformed | FetchKind::Refused | FetchKind::Local => Again::Never,
+            FetchKind::NotFound
+            | FetchKind::Malformed
+            | FetchKind::Unsupported
+            | FetchKind::Refused
+            | FetchKind::Local => Again::Never,
         }
     }
 }
@@ -119,7 +126,8 @@ impl From<LayerError> for Failure {
         let kind = match error {
             LayerError::Store(error) => return error.into(),
             LayerError::Corrupt { .. } => FetchKind::Verify,
-            LayerError::Malformed(_) | LayerError::Unsupported(_) => FetchKind::Malformed,
+            LayerError::Malformed(_) => FetchKind::Malformed,
+            LayerError::Unsupported(_) => FetchKind::Unsupported,
             LayerError::Io { .. } => FetchKind::Local,
         };
         Self::new(kind, error)

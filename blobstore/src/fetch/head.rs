@@ -11,7 +11,7 @@ use crate::store::Metered;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::time::timeout_at;
 
 /// Up to so many bytes a head gets the time of a chunk for an attempt; above, all the time that there is.
@@ -64,8 +64,9 @@ impl Fetcher {
                 receiver
             }
         };
-        // The task has the deadline; past it, it may still be preparing what came in time.
-        let patience = Duration::from_secs(60);
+        // The task has the deadline; past it, it may still be checking what came in time. That is work and no wait, and
+        // takes less than one more attempt would.
+        let patience = self.inner.options.attempt;
         match timeout_at((deadline + patience).into(), wait(receiver)).await {
             Ok(Some(value)) => value,
             Ok(None) => Err(self.error(&task, Failure::new(FetchKind::Local, "opening it ended without a result"), 0)),
@@ -96,12 +97,12 @@ impl Fetcher {
             let bytes = self.inner.store.get_range(&key, 0..entry.head).await?;
             self.inner.meter.fetched(bytes.len() as u64);
             let parsed = tokio::task::spawn_blocking(move || parse_head(&bytes, Some(&layer)));
-            return parsed.await.map_err(|e| Failure::new(FetchKind::Local, e))?.map_err(wrong_head);
+            return Ok(parsed.await.map_err(|e| Failure::new(FetchKind::Local, e))??);
         }
         let metered = Metered::new(self.inner.store.clone());
         let head = read_head(&metered, &key, Some(&layer), None).await;
         self.inner.meter.fetched(metered.counts().bytes_read.load(Relaxed));
-        head.map_err(wrong_head)
+        Ok(head?)
     }
 
     /// Keeps a head; where the disk is full, the chunk cache makes room.
@@ -132,13 +133,4 @@ impl Fetcher {
 
 fn local_failure(error: CacheError) -> Failure {
     Failure::new(FetchKind::Local, error)
-}
-
-/// Before the id has matched, bytes that are no index are wrong bytes, which may be right next time.
-fn wrong_head(error: crate::layer::LayerError) -> Failure {
-    let mut failure = Failure::from(error);
-    if failure.kind == FetchKind::Malformed {
-        failure.kind = FetchKind::Verify;
-    }
-    failure
 }

@@ -7,6 +7,9 @@ use super::index::Index;
 use crate::store::{Store, StoreError};
 use bytes::Bytes;
 use std::cell::RefCell;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
 use zstd::bulk::Decompressor;
 use zstd::zstd_safe;
 
@@ -32,6 +35,16 @@ pub fn parse_head(bytes: &[u8], expect: Option<&LayerId>) -> Result<Head> {
     let index = parse_index(bytes, expect)?;
     let metadata = decode_metadata(&index, bytes)?;
     Ok(Head { index, metadata })
+}
+
+/// The head of the layer file at `path`; its data is not read. Blocks.
+pub fn read_head_file(path: &Path) -> Result<Head> {
+    let reading = || LayerError::io(format!("reading {}", path.display()));
+    let file = File::open(path).map_err(reading())?;
+    let length = Index::of_file(&file)?.head_len();
+    let mut bytes = Vec::new();
+    file.take(length).read_to_end(&mut bytes).map_err(reading())?;
+    parse_head(&bytes, None)
 }
 
 /// Fetches the head of the layer at `key`: one request where `head_len` (as references tell it) is right, one or two

@@ -23,10 +23,14 @@ pub struct Assume {
 pub enum Assumed {
     /// Nothing.
     Absent,
+    /// Something: the layer hides it.
+    Present,
+    /// No directory: nothing, or something else.
+    NoDirectory,
     /// A directory with these attributes. (Its time is no assumption: an inherited time is a fixed value.)
     Directory(Attributes),
-    /// A regular file, of which the layer has a copy.
-    File(FileAttributes),
+    /// A file of which the layer has a copy, and nothing is said of what it was: holds nowhere else.
+    Copied,
     /// An assumption of a kind that this build does not know: holds nowhere.
     #[serde(other)]
     Unknown,
@@ -44,23 +48,6 @@ pub struct Attributes {
     /// Extended attributes by full name.
     #[serde(default, with = "xattrs", skip_serializing_if = "BTreeMap::is_empty")]
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-}
-
-/// Attributes and content of an assumed file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileAttributes {
-    /// As of a directory.
-    #[serde(flatten)]
-    pub attributes: Attributes,
-    /// Modification time, seconds since 1970.
-    pub mtime: i64,
-    /// Nanoseconds of it.
-    #[serde(default)]
-    pub mtime_nsec: u32,
-    /// Length in bytes.
-    pub size: u64,
-    /// BLAKE3 of the content, 64 hex digits.
-    pub blake3: String,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -51,9 +51,10 @@ impl Refs {
 
     /// The reference of a chain id; one with a revoked layer counts as absent.
     pub async fn chain(&self, chain_id: &Digest) -> Result<Option<Chain>> {
-        let Some(chain) = self.stored_chain(chain_id).await? else {
+        let Some(mut chain) = self.stored_chain(chain_id).await? else {
             return Ok(None);
         };
+        chain.stack = chain.stack.understood()?;
         match self.revoked_layer(&chain.stack).await? {
             None => Ok(Some(chain)),
             Some(layer) => {

@@ -34,6 +34,13 @@ pub struct LayerDigest {
     pub diff_id: Digest,
 }
 
+/// A [`Diff`] to be added to: candidates of other writers stay as they are, those too that only a newer build can judge.
+#[derive(Clone, Serialize, Deserialize)]
+struct Kept {
+    diff_id: Digest,
+    candidates: Vec<serde_json::Value>,
+}
+
 impl Diff {
     /// Key of a diff id's reference.
     pub fn key(diff_id: &Digest) -> String {
@@ -74,13 +81,20 @@ impl Refs {
     /// Adds a candidate to a diff id's reference. Two writers at once can lose one of theirs, which costs a
     /// conversion later and nothing else.
     pub async fn add_candidate(&self, diff_id: &Digest, candidate: Candidate) -> Result<()> {
-        let mut diff = self.diff(diff_id).await?.unwrap_or(Diff { diff_id: *diff_id, candidates: Vec::new() });
-        if diff.candidates.contains(&candidate) {
+        let key = Diff::key(diff_id);
+        let mut kept = match self.read::<Kept>(&key).await? {
+            Some(document) if document.body.diff_id == *diff_id => document.body,
+            Some(document) => return Err(Error::malformed(&key, format!("it is about {}", document.body.diff_id))),
+            None => Kept { diff_id: *diff_id, candidates: Vec::new() },
+        };
+        let refused = |e: serde_json::Error| Error::Refused { key: key.clone(), what: e.to_string() };
+        let candidate = serde_json::to_value(candidate).map_err(refused)?;
+        if kept.candidates.contains(&candidate) {
             return Ok(());
         }
-        diff.candidates.retain(|c| c.entry.layer != candidate.entry.layer);
-        diff.candidates.push(candidate);
-        self.replace(&Diff::key(diff_id), &diff).await.map(drop)
+        kept.candidates.retain(|other| other["layer"] != candidate["layer"]);
+        kept.candidates.push(candidate);
+        self.replace(&key, &kept).await.map(drop)
     }
 
     /// The diff id of a layer blob, if one was converted.

@@ -26,17 +26,28 @@ struct Format {
 impl Refs {
     /// Makes sure that the store's layout is one this build understands. Asks the store once per process.
     pub async fn check_format(&self) -> Result<()> {
-        if self.format_checked.initialized() {
-            return Ok(());
+        if !self.format_checked.initialized() && self.is_there().await? {
+            let _ = self.format_checked.set(());
         }
+        Ok(())
+    }
+
+    /// Whether a store of ours is there now, of a layout that this build understands. Asks the store every time; an
+    /// empty one is no error.
+    pub async fn is_there(&self) -> Result<bool> {
         match self.store.get(KEY).await {
-            Ok(body) => {
-                check(&body)?;
-                let _ = self.format_checked.set(());
-                Ok(())
-            }
-            Err(StoreError::NotFound { .. }) => Ok(()),
+            Ok(body) => check(&body).map(|()| true),
+            Err(StoreError::NotFound { .. }) => Ok(false),
             Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Where nothing was found, for messages: a directory that is not mounted looks like an empty store.
+    pub(super) fn place(&self) -> String {
+        let url = self.store.url();
+        match self.format_checked.initialized() {
+            true => url.to_owned(),
+            false => format!("{url}, where there is no store yet (lamina convert makes one)"),
         }
     }
 

@@ -6,7 +6,7 @@ use crate::layer::LayerId;
 use crate::store::StoreError;
 
 impl Refs {
-    /// The stack that a reference stands for, none of whose layers is revoked.
+    /// The stack that a reference stands for, none of whose layers is revoked or of an unknown version.
     ///
     /// A layer by its id gives an entry in which only id and size are known. [`Name::File`] is an error: a file on
     /// this machine is opened, not resolved.
@@ -22,6 +22,7 @@ impl Refs {
                 return Err(Error::LocalFile { path });
             }
         };
+        let stack = stack.understood()?;
         match self.revoked_layer(&stack).await? {
             None => Ok(stack),
             Some(layer) => Err(Error::Revoked { name: name.to_string(), layer }),
@@ -33,7 +34,7 @@ impl Refs {
         match self.store.stat(&layer_key(layer)).await {
             Ok(stat) => Ok(Stack::EMPTY.with(StackEntry { size: stat.size, ..StackEntry::bare(*layer) })),
             Err(StoreError::NotFound { .. }) => {
-                Err(Error::not_found(format!("layer:{layer}"), format!("no such layer in {}", self.store.url())))
+                Err(Error::not_found(format!("layer:{layer}"), format!("no such layer in {}", self.place())))
             }
             Err(e) => Err(e.into()),
         }
@@ -61,14 +62,14 @@ impl Refs {
     async fn resolve_tag(&self, tag: &TagName) -> Result<Stack> {
         match self.tag(tag).await? {
             Some(found) => Ok(found.stack),
-            None => Err(Error::not_found(format!("tag:{tag}"), format!("no such tag in {}", self.store.url()))),
+            None => Err(Error::not_found(format!("tag:{tag}"), format!("no such tag in {}", self.place()))),
         }
     }
 
     async fn resolve_image(&self, image: &ImageName) -> Result<Stack> {
         let name = format!("image:{image}");
         let Some(digest) = self.image(image).await? else {
-            return Err(Error::not_found(name, format!("no such image in {}", self.store.url())));
+            return Err(Error::not_found(name, format!("no such image in {}", self.place())));
         };
         match self.choose_manifest(&digest).await? {
             Some(manifest) => {

@@ -1,6 +1,8 @@
 //! A stack: the layers of a file system, bottom to top, with what a reader needs to open each in one request.
 
-use crate::layer::LayerId;
+use super::error::{Error, Result};
+use super::layer_key;
+use crate::layer::{LayerId, format};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 
@@ -16,7 +18,7 @@ pub struct StackEntry {
     /// Bytes of the layer file.
     #[serde(default)]
     pub size: u64,
-    /// Major version of the index.
+    /// Major version of the index. A stack with one that this build does not know counts as not converted.
     #[serde(default)]
     pub format: u32,
     /// Generation of the writer.
@@ -63,6 +65,17 @@ impl Stack {
     /// Whether there is no layer.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// The same, unless a layer's index has a version that this build does not know: [`Error::Unsupported`].
+    pub(super) fn understood(self) -> Result<Self> {
+        match self.0.iter().find(|entry| entry.format > u32::from(format::MAJOR)) {
+            None => Ok(self),
+            Some(entry) => Err(Error::Unsupported {
+                key: layer_key(&entry.layer),
+                what: format!("its index has version {} (known: {})", entry.format, format::MAJOR),
+            }),
+        }
     }
 
     /// This stack with `top` on it.

@@ -381,3 +381,34 @@ async fn tags_stand_for_stacks() {
     let error = refs.resolve(&name("workspace/team/w:1")).await.unwrap_err();
     assert!(matches!(error, Error::NotFound { .. }), "{error}");
 }
+
+#[tokio::test]
+async fn a_stack_with_a_layer_of_a_later_version_counts_as_not_converted() {
+    let store = store();
+    let id = Digest::of(b"a");
+    let later = Chain { chain_id: id, stack: vec![entry(1), StackEntry { format: 2, ..entry(2) }].into() };
+    refs(&store).create_chain(&later).await.unwrap();
+    for error in
+        [refs(&store).chain(&id).await.unwrap_err(), refs(&store).resolve(&Name::Digest(id)).await.unwrap_err()]
+    {
+        assert!(error.is_not_converted() && error.to_string().contains("version 2"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_candidate_that_only_a_newer_build_can_judge_survives_an_older_writer() {
+    let store = store();
+    let id = Digest::of(b"diff");
+    let newer = json!({"layer": layer(1), "assumes": [{"path": "a", "kind": "moon", "phase": 3}]});
+    let key = Diff::key(&id);
+    write_raw(
+        &store,
+        &key,
+        json!({"key": key, "schema": 1, "sequence": 1, "diff_id": id, "candidates": [newer.clone()]}),
+    );
+    refs(&store).add_candidate(&id, Candidate { entry: entry(2), assumes: Vec::new() }).await.unwrap();
+    assert_eq!(refs(&store).diff(&id).await.unwrap().unwrap().candidates.len(), 1);
+    let stored = store.objects.lock().unwrap()[&key].clone();
+    let payload: serde_json::Value = serde_json::from_slice(&envelope::payload(&key, &stored).unwrap()).unwrap();
+    assert_eq!(payload["candidates"][0], newer);
+}

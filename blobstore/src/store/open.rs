@@ -11,7 +11,10 @@ const NOT_BUILT: [&str; 5] = ["s3", "3fs", "http", "https", "oci"];
 pub fn open(url: &str) -> Result<Arc<dyn Store>> {
     let refuse = |what: String| Err(StoreError::Unsupported { store: url.to_owned(), what });
     let Some((scheme, rest)) = url.split_once("://") else {
-        return refuse("not a store's URL; file:///DIRECTORY is one".to_owned());
+        return refuse(match url.starts_with('/') {
+            true => format!("not a store's URL; a directory is written file://{url}"),
+            false => "not a store's URL; file:///DIRECTORY is one".to_owned(),
+        });
     };
     match scheme {
         "file" if rest.starts_with('/') => Ok(Arc::new(FileStore::new(rest))),
@@ -34,7 +37,8 @@ mod tests {
     fn other_urls_say_what_is_wrong() {
         for (url, says) in [
             ("file://x/y", "absolute"),
-            ("/var/lib", "file:///DIRECTORY"),
+            ("/var/lib", "file:///var/lib"),
+            ("store", "file:///DIRECTORY"),
             ("s3://bucket/prefix", "not built yet"),
             ("https://host/x", "not built yet"),
             ("gopher://x", "no store has the scheme"),

@@ -112,7 +112,7 @@ impl Containerd {
         match client.stat(stat).await {
             Ok(_) => return Ok(true),
             Err(status) if status.code() == Code::NotFound => {}
-            Err(status) => return Err(self.failed(&what, &status)),
+            Err(status) => return Err(self.no_snapshotter(snapshotter, &what, &status)),
         }
         let key = format!("extract-{} {chain}", self.lease);
         let request = PrepareSnapshotRequest {
@@ -130,6 +130,18 @@ impl Containerd {
                 Ok(false)
             }
         }
+    }
+
+    /// The first call that needs the snapshotter failed: the two usual reasons are told apart by containerd's words.
+    fn no_snapshotter(&self, snapshotter: &str, what: &str, status: &Status) -> Failure {
+        let hint = match status.code() {
+            Code::InvalidArgument if status.message().contains("not loaded") => {
+                format!("; its configuration needs [proxy_plugins.{snapshotter}], see docs/operations.md")
+            }
+            Code::Unavailable => "; is lamina-snapshotter running?".to_owned(),
+            _ => String::new(),
+        };
+        Failure::failed(format!("{}{hint}", self.failed(what, status)))
     }
 
     /// Creates the image, or moves it.
@@ -158,10 +170,10 @@ async fn finish_write(client: &mut ContentClient<Connection>, write: WriteConten
 }
 
 fn failed(address: &str, what: &str, status: &Status) -> Failure {
-    match super::is_no_daemon(status) {
-        true => {
-            Failure::failed(format!("no containerd answers at {address}: start it, or name its socket with --address"))
-        }
-        false => Failure::failed(format!("containerd at {address}: {what}: {}", status.message())),
+    match control::unreachable(status) {
+        Some(why) => Failure::failed(format!(
+            "no containerd answers at {address} ({why}): start it, or name its socket with --address"
+        )),
+        None => Failure::failed(format!("containerd at {address}: {what}: {}", status.message())),
     }
 }

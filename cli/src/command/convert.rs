@@ -2,8 +2,9 @@
 
 use super::Context;
 use crate::args::Convert;
-use crate::failure::{Failure, chain};
+use crate::failure::Failure;
 use crate::output;
+use control::causes;
 use converter::{LayerReport, Options, Report, Source};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,7 +14,8 @@ pub(super) fn run(context: &Context, runtime: &Runtime, arguments: &Convert) -> 
     let source: Source = arguments.source.parse().map_err(|e| Failure::usage(format!("{e}")))?;
     not_yet(arguments)?;
     if arguments.name.is_some() && matches!(source, Source::Tar(_) | Source::Directory(_)) {
-        return Err(Failure::usage("--name is for images; the layer of a tar file or a directory is named by --tag"));
+        let text = "--name names images; name the layer of a tar or a directory with --tag KIND/NAME:VERSION";
+        return Err(Failure::usage(text));
     }
     let options = options(context, arguments)?;
     let refs = context.refs()?;
@@ -21,7 +23,7 @@ pub(super) fn run(context: &Context, runtime: &Runtime, arguments: &Convert) -> 
     if context.json {
         return output::json(&report);
     }
-    total(&report);
+    total(&report, &source);
     Ok(())
 }
 
@@ -46,8 +48,8 @@ pub(super) fn work_directory() -> PathBuf {
 
 pub(super) fn failure(error: converter::Error) -> Failure {
     match error.is_refusal() {
-        true => Failure::refused(format!("refused: {}", chain(&error))),
-        false => Failure::failed(chain(&error)),
+        true => Failure::refused(format!("refused: {}", causes(&error))),
+        false => Failure::failed(causes(&error)),
     }
 }
 
@@ -89,11 +91,11 @@ fn line(layer: &LayerReport) {
     let how = match layer.reused {
         true => "in the store already".to_owned(),
         false => format!(
-            "{} entries, {} -> {} in {} chunks, {} shared, {:.1} s",
+            "{} entries, {} -> {} in {}, {} shared, {:.1} s",
             layer.entries,
             output::bytes(layer.bytes_in.max(layer.bytes_tar)),
             output::bytes(layer.bytes_out),
-            layer.chunks,
+            output::count(layer.chunks.into(), "chunk"),
             output::bytes(layer.bytes_deduplicated),
             layer.seconds
         ),
@@ -101,15 +103,19 @@ fn line(layer: &LayerReport) {
     output::line(format!("{from} -> {}: {how}", layer.layer));
 }
 
-fn total(report: &Report) {
+fn total(report: &Report, source: &Source) {
     let layers = || report.images.iter().flat_map(|i| &i.layers);
     let fresh = layers().filter(|l| !l.reused).count();
     let (from, to) = (layers().map(|l| l.bytes_in).sum(), layers().map(|l| l.bytes_out).sum());
     let names: Vec<&str> = report.name.iter().chain(&report.tag).map(String::as_str).collect();
-    let named = if names.is_empty() { "no name".to_owned() } else { names.join(", ") };
+    let option = match source {
+        Source::Tar(_) | Source::Directory(_) => "--tag KIND/NAME:VERSION",
+        _ => "--name IMAGE",
+    };
+    let named = if names.is_empty() { format!("no name ({option} gives one)") } else { names.join(", ") };
     output::line(format!(
-        "{named}: {} layers, {fresh} converted, {} -> {}",
-        layers().count(),
+        "{named}: {}, {fresh} converted, {} -> {}",
+        output::count(layers().count() as u64, "layer"),
         output::bytes(from),
         output::bytes(to)
     ));

@@ -4,7 +4,7 @@ use super::Context;
 use crate::args::Inspect;
 use crate::failure::Failure;
 use crate::output;
-use blobstore::layer::{Flags, Head, parse_head, read_head};
+use blobstore::layer::{Flags, Head, read_head, read_head_file};
 use blobstore::refs::{Name, Refs, StackEntry, layer_key};
 use serde_json::json;
 use std::path::Path;
@@ -26,12 +26,7 @@ pub(super) async fn run(context: &Context, arguments: &Inspect) -> Result<(), Fa
 }
 
 fn of_file(path: &Path) -> Result<Head, Failure> {
-    let failed = |e: std::io::Error| Failure::failed(format!("{}: {e}", path.display()));
-    if !std::fs::metadata(path).map_err(failed)?.is_file() {
-        return Err(Failure::failed(format!("{} is not a regular file", path.display())));
-    }
-    let bytes = std::fs::read(path).map_err(failed)?;
-    parse_head(&bytes, None).map_err(|e| Failure::refused(format!("{}: {e}", path.display())))
+    read_head_file(path).map_err(|e| Failure::layer(path.display(), &e))
 }
 
 async fn of_stack(refs: &Refs, name: &Name) -> Result<Vec<Head>, Failure> {
@@ -46,7 +41,7 @@ async fn of_stack(refs: &Refs, name: &Name) -> Result<Vec<Head>, Failure> {
 async fn of_layer(refs: &Refs, layer: &StackEntry) -> Result<Head, Failure> {
     let length = (layer.head > 0).then_some(layer.head);
     let head = read_head(refs.store().as_ref(), &layer_key(&layer.layer), Some(&layer.layer), length).await;
-    head.map_err(|e| Failure::because(format!("layer {}", layer.layer), &e))
+    head.map_err(|e| Failure::layer(format!("layer {}", layer.layer), &e))
 }
 
 fn as_json(head: &Head, arguments: &Inspect) -> Result<serde_json::Value, Failure> {
@@ -72,13 +67,13 @@ fn as_json(head: &Head, arguments: &Inspect) -> Result<serde_json::Value, Failur
 fn print(head: &Head, arguments: &Inspect) -> Result<(), Failure> {
     let index = &head.index;
     output::line(format!(
-        "{} {}: head {}, metadata {}, data {} in {} chunks, generation {}{}",
+        "{} {}: head {}, metadata {}, data {} in {}, generation {}{}",
         index.id(),
         output::bytes(index.file_len()),
         output::bytes(index.head_len()),
         output::bytes(index.metadata_len()),
         output::bytes(index.data_len()),
-        index.chunk_count(),
+        output::count(index.chunk_count().into(), "chunk"),
         index.generation(),
         flags(head).iter().map(|f| format!(", {f}")).collect::<String>(),
     ));

@@ -38,7 +38,7 @@ impl Context {
 
     fn store(&self) -> Result<Arc<dyn Store>, Failure> {
         store::open(&self.config.store.url)
-            .map_err(|e| Failure::usage(format!("cannot use the store: {}", crate::failure::chain(&e))))
+            .map_err(|e| Failure::usage(format!("cannot use the store: {}", control::causes(&e))))
     }
 
     fn refs(&self) -> Result<Refs, Failure> {
@@ -53,25 +53,16 @@ impl Context {
     fn answer<T>(&self, answer: Result<tonic::Response<T>, tonic::Status>) -> Result<T, Failure> {
         match answer {
             Ok(response) => Ok(response.into_inner()),
-            Err(status) if is_no_daemon(&status) => Err(Failure::failed(format!(
-                "no daemon answers at {}: start laminad (systemctl start laminad, or laminad --config FILE)",
-                self.config.socket().display()
-            ))),
-            Err(status) => Err(status.into()),
+            Err(status) => match control::unreachable(&status) {
+                Some(why) => Err(Failure::failed(format!(
+                    "no daemon answers at {} ({why}): start laminad (systemctl start laminad, or laminad --config FILE), and \
+                     run me as root",
+                    self.config.socket().display()
+                ))),
+                None => Err(status.into()),
+            },
         }
     }
-}
-
-/// Nobody listens on the socket: the transport's error, not an answer of a daemon's.
-fn is_no_daemon(status: &tonic::Status) -> bool {
-    let mut cause = std::error::Error::source(status);
-    while let Some(error) = cause {
-        if error.downcast_ref::<tonic::transport::Error>().is_some() {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
 }
 
 /// `lamina`.

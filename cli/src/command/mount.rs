@@ -26,7 +26,12 @@ pub(super) async fn mount(context: &Context, arguments: &Mount) -> Result<(), Fa
         let layers: Vec<_> = reply.layers.iter().map(|l| l.id.clone()).collect();
         return output::json(&json!({"target": target, "layers": layers, "face": reply.face}));
     }
-    output::line(format!("{} layers on {}, face {}", reply.layers.len(), target.display(), reply.face));
+    output::line(format!(
+        "{} on {}, face {}",
+        output::count(reply.layers.len() as u64, "layer"),
+        target.display(),
+        reply.face
+    ));
     Ok(())
 }
 

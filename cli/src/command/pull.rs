@@ -119,6 +119,11 @@ fn report(context: &Context, plan: &Plan) -> Result<(), Failure> {
             "chains": plan.manifest.chains.len(), "layers": layers, "layer_bytes": bytes,
         }));
     }
-    output::line(format!("{}: {layers} lazy layers of {}, none fetched yet", plan.name, output::bytes(bytes)));
+    output::line(format!(
+        "{}: {} of {}, none fetched yet",
+        plan.name,
+        output::count(layers as u64, "lazy layer"),
+        output::bytes(bytes)
+    ));
     Ok(())
 }

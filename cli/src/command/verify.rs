@@ -3,31 +3,28 @@
 use super::Context;
 use super::convert::work_directory;
 use crate::args::Verify;
-use crate::failure::{Failure, chain};
+use crate::failure::Failure;
 use crate::output;
-use blobstore::layer::{LayerError, Verified, verify_file, verify_object};
+use blobstore::layer::{Verified, verify_file, verify_object};
 use blobstore::refs::{Name, layer_key};
 use converter::{Options, Source};
 use serde_json::json;
 
-/// What a source begins with; nothing else does.
-const SOURCES: [&str; 6] = ["oci:", "oci-archive:", "docker-archive:", "docker:", "tar:", "dir:"];
-
 pub(super) async fn run(context: &Context, arguments: &Verify) -> Result<(), Failure> {
-    if SOURCES.iter().any(|form| arguments.what.starts_with(form)) {
+    if Source::is_one(&arguments.what) {
         return compare(context, arguments).await;
     }
     let name: Name = arguments.what.parse().map_err(|e| Failure::usage(format!("{e}")))?;
     let mut verified = Vec::new();
     if let Name::File(path) = &name {
-        verified.push(verify_file(path, None).map_err(|e| failure(&path.display().to_string(), &e))?);
+        verified.push(verify_file(path, None).map_err(|e| Failure::layer(path.display(), &e))?);
     } else {
         let refs = context.refs()?;
         let stack = refs.resolve(&name).await.map_err(|e| Failure::because("cannot resolve", &e))?;
         let bar = output::bar(stack.layers().iter().map(|l| l.size).sum(), "verifying");
         for layer in &stack {
             let done = verify_object(refs.store().as_ref(), &layer_key(&layer.layer), Some(&layer.layer)).await;
-            verified.push(done.map_err(|e| failure(&format!("layer {}", layer.layer), &e))?);
+            verified.push(done.map_err(|e| Failure::layer(format!("layer {}", layer.layer), &e))?);
             bar.inc(layer.size);
         }
         bar.finish_and_clear();
@@ -38,6 +35,9 @@ pub(super) async fn run(context: &Context, arguments: &Verify) -> Result<(), Fai
 async fn compare(context: &Context, arguments: &Verify) -> Result<(), Failure> {
     let usage = |e: &dyn std::fmt::Display| Failure::usage(e.to_string());
     let source: Source = arguments.what.parse().map_err(|e| usage(&e))?;
+    if matches!(source, Source::Directory(_)) && arguments.tag.is_none() {
+        return Err(Failure::usage("--tag is needed: under which tag was the directory converted?"));
+    }
     let mut options = Options { work: work_directory(), ..Options::default() };
     if let Some(tag) = &arguments.tag {
         options.tag = Some(tag.trim_start_matches("tag:").parse().map_err(|e| usage(&e))?);
@@ -51,21 +51,12 @@ async fn compare(context: &Context, arguments: &Verify) -> Result<(), Failure> {
         output::json(&found)?;
     } else {
         found.differences.iter().for_each(output::line);
-        let (layers, bytes) = (found.layers, output::bytes(found.bytes));
-        output::line(format!("{}: {layers} layers, {bytes}, {} names compared", arguments.what, found.names));
+        let (layers, bytes) = (output::count(found.layers, "layer"), output::bytes(found.bytes));
+        output::line(format!("{}: {layers}, {bytes}, {} names compared", arguments.what, found.names));
     }
     match found.count {
         0 => Ok(()),
         n => Err(Failure::failed(format!("{}: the store shows {n} differences from the source", arguments.what))),
-    }
-}
-
-/// Wrong bytes are a refusal; a store that does not answer is a failure.
-fn failure(what: &str, error: &LayerError) -> Failure {
-    let text = format!("{what}: {}", chain(error));
-    match error {
-        LayerError::Io { .. } | LayerError::Store(_) => Failure::failed(text),
-        LayerError::Malformed(_) | LayerError::Unsupported(_) | LayerError::Corrupt { .. } => Failure::refused(text),
     }
 }
 
@@ -79,8 +70,10 @@ fn report(context: &Context, reference: &str, verified: &[Verified]) -> Result<(
         return output::json(&json!({"reference": reference, "layers": layers, "bytes": bytes}));
     }
     for v in verified {
-        output::line(format!("{} {} in {} chunks: right", v.id, output::bytes(v.file_len), v.chunks));
+        let chunks = output::count(v.chunks.into(), "chunk");
+        output::line(format!("{} {} in {chunks}: right", v.id, output::bytes(v.file_len)));
     }
-    output::line(format!("{reference}: {} layers, {}, every byte right", verified.len(), output::bytes(bytes)));
+    let layers = output::count(verified.len() as u64, "layer");
+    output::line(format!("{reference}: {layers}, {}, every byte right", output::bytes(bytes)));
     Ok(())
 }

@@ -52,6 +52,16 @@ pub enum Source {
     Directory(PathBuf),
 }
 
+/// What a source begins with, up to the colon; no reference to a store does.
+const KINDS: [&str; 6] = ["oci", "oci-archive", "docker-archive", "docker", "tar", "dir"];
+
+impl Source {
+    /// Whether this text is meant to name a source, in a form that is right or not.
+    pub fn is_one(text: &str) -> bool {
+        text.split_once(':').is_some_and(|(kind, _)| KINDS.contains(&kind))
+    }
+}
+
 impl FromStr for Source {
     type Err = Error;
 
@@ -115,6 +125,19 @@ mod tests {
         assert_eq!("dir:/x:y".parse::<Source>().unwrap(), Source::Directory("/x:y".into()));
         for bad in ["", "x", "oci:", "zip:x", "docker://x"] {
             assert!(bad.parse::<Source>().unwrap_err().is_refusal(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn every_kind_of_source_is_told_from_a_reference() {
+        for kind in KINDS {
+            let text = format!("{kind}:/nowhere");
+            let parsed = text.parse::<Source>();
+            assert!(Source::is_one(&text));
+            assert!(parsed.is_ok() || parsed.unwrap_err().to_string().contains("not built yet"), "{kind}");
+        }
+        for reference in ["image:a", "tag:base/a:1", "sha256:00", "quay.io/a/b:1", "/a/file"] {
+            assert!(!Source::is_one(reference) && reference.parse::<Source>().is_err(), "{reference}");
         }
     }
 }

@@ -3,8 +3,8 @@
 use super::assume::{Assumption, Found, default_directory, without_time};
 use super::links::unresolved;
 use super::merged::{Id, Merged, OPAQUE};
-use super::settle::{Lower, Visit, path_of};
 use super::upper::{Contents, Inode, Path, Says, Upper, through_symlink};
+use super::visit::{Lower, Visit, path_of};
 use crate::error::{Error, Result};
 use erofs::{Attributes, Kind, Node, NodeId, Tree};
 use std::collections::HashMap;

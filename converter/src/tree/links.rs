@@ -2,9 +2,9 @@
 //! then, else in the tree below, whose file is then copied into the layer.
 
 use super::assume::{Assumption, Found};
-use super::merged::{Below, Id, Merged};
-use super::settle::{Lower, step};
+use super::merged::{Id, Merged, Placed};
 use super::upper::{Contents, Inode, Says, Slot, Upper, not_linkable};
+use super::visit::{Lower, step};
 use crate::error::{Error, Result};
 use crate::tar::TreePath;
 use erofs::{Content, Kind};
@@ -96,7 +96,7 @@ impl Upper {
         let node = below.node(id);
         let (kind, contents) = match &node.kind {
             Kind::File(content) => {
-                let content = Below { layer: node.layer, content: content.clone() };
+                let content = Placed { layer: node.layer, content: content.clone() };
                 (Kind::File(Content::EMPTY), Some(Contents::Below(content)))
             }
             other => (other.clone(), None),

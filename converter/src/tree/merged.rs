@@ -117,9 +117,9 @@ impl Merged {
     }
 }
 
-/// A place of a file's contents: the layer's number, and where in its data space.
+/// A file's contents by their place: the layer's number, and where in its data space.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Below {
+pub struct Placed {
     /// Number of the layer, counted from the bottom.
     pub layer: usize,
     /// The contents in its data space.

@@ -20,10 +20,11 @@ mod links;
 mod merged;
 mod settle;
 mod upper;
+mod visit;
 mod xattr;
 
 pub use assume::{Assumption, Found};
-pub use merged::{Below, Id as NodeId, Merged, Node, OPAQUE};
+pub use merged::{Id as NodeId, Merged, Node, OPAQUE, Placed};
 pub use settle::Settled;
 pub use upper::{Contents, Meaning, Upper};
 pub use xattr::{Xattrs, keep_possible};

@@ -75,25 +75,54 @@ fn random_layer(random: &mut impl FnMut(usize) -> usize) -> Vec<String> {
     (0..random(7) + 1).map(|_| entry(random)).collect()
 }
 
-#[test]
-fn random_layers_show_what_the_specification_says() {
-    let mut bytes = blake3::Hasher::new().update(b"layers").finalize_xof();
-    let mut random = |below: usize| {
+fn random(seed: &str) -> impl FnMut(usize) -> usize + use<> {
+    let mut bytes = blake3::Hasher::new().update(seed.as_bytes()).finalize_xof();
+    move |below: usize| {
         let mut byte = [0; 2];
         bytes.fill(&mut byte);
         usize::from(u16::from_le_bytes(byte)) % below
-    };
+    }
+}
+
+fn settle(layer: &[String], below: &Merged) -> Settled {
+    let texts: Vec<&str> = layer.iter().map(String::as_str).collect();
+    upper(&texts).unwrap().settle(below).unwrap()
+}
+
+#[test]
+fn random_layers_show_what_the_specification_says() {
+    let mut random = random("layers");
     for round in 0..3000 {
         let (mut model, mut merged, mut layers) = (Model::new(), Merged::new(), Vec::new());
         for _ in 0..4 {
             layers.push(random_layer(&mut random));
             let layer = layers.last().unwrap();
             apply(&mut model, layer);
-            let texts: Vec<&str> = layer.iter().map(String::as_str).collect();
-            let settled = upper(&texts).unwrap().settle(&merged).unwrap();
+            let settled = settle(layer, &merged);
             assert!(settled.assumes.iter().all(|assumption| merged.holds(assumption)), "{round}: {layers:?}");
             merged.overlay(&settled.tree, settled.root_opaque);
             assert_eq!(shown(&merged), model, "{round}: {layers:?}");
         }
     }
+}
+
+#[test]
+fn a_layer_is_right_over_every_tree_where_its_assumptions_hold() {
+    let mut random = random("again");
+    let mut used = 0;
+    for round in 0..5000 {
+        let (layer, lower) = (random_layer(&mut random), random_layer(&mut random));
+        let (mut model, mut here, mut there) = (Model::new(), Merged::new(), Merged::new());
+        here.overlay(&settle(&random_layer(&mut random), &here).tree, false);
+        there.overlay(&settle(&lower, &there).tree, false);
+        let settled = settle(&layer, &here);
+        if settled.assumes.iter().all(|assumption| there.holds(assumption)) {
+            used += 1;
+            there.overlay(&settled.tree, settled.root_opaque);
+            apply(&mut model, &lower);
+            apply(&mut model, &layer);
+            assert_eq!(shown(&there), model, "{round}: {layer:?} over {lower:?}");
+        }
+    }
+    assert!(used > 500, "{used} of 5000 layers were used again");
 }

@@ -5,10 +5,10 @@
 
 use super::assume::Assumption;
 use super::emit::Build;
-use super::merged::{Id, Merged};
-use super::upper::{Contents, Path, Says, Slot, Upper};
+use super::merged::Merged;
+use super::upper::{Contents, Says, Upper};
+use super::visit::{Lower, Visit, path_of, step};
 use crate::error::Result;
-use crate::tar::TreePath;
 use erofs::{Kind, NodeId, Tree};
 
 /// A layer, decided.
@@ -24,62 +24,6 @@ pub struct Settled {
     pub assumes: Vec<Assumption>,
     /// What was left out.
     pub warnings: Vec<String>,
-}
-
-/// What the tree below has at a path, as this layer's parent directories let it be seen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Lower {
-    /// The layer itself hides whatever may be there.
-    Hidden,
-    /// Nothing.
-    Absent,
-    /// This node.
-    Node(Id),
-}
-
-/// A path on the way down: its last name, and the visit of its parent.
-pub(super) struct Visit<'a> {
-    pub(super) slot: Slot,
-    pub(super) name: &'a [u8],
-    pub(super) parent: usize,
-    pub(super) lower: Lower,
-    /// Whether anything must stand here in the layer.
-    pub(super) effective: bool,
-}
-
-/// The path of a visit. It is put together when it is needed: millions of them would fill the memory.
-pub(super) fn path_of(visits: &[Visit<'_>], mut number: usize) -> TreePath {
-    let mut parts = Vec::new();
-    while number != 0 {
-        parts.push(visits[number].name.to_vec());
-        number = visits[number].parent;
-    }
-    parts.reverse();
-    TreePath::from(parts)
-}
-
-impl Path {
-    /// Whether the layer hides what the tree below has in this directory.
-    pub(super) fn hides(&self) -> bool {
-        self.whiteout || self.fresh || self.opaque
-    }
-
-    /// What of the tree below can be seen in this directory, given what can be seen of itself.
-    pub(super) fn inside(&self, lower: Lower, below: &Merged) -> Lower {
-        match (&self.says, lower) {
-            (Says::Inode(_) | Says::Link(_), _) | (_, Lower::Hidden) => Lower::Hidden,
-            _ if self.hides() => Lower::Hidden,
-            (_, Lower::Node(id)) if below.node(id).kind == Kind::Directory => lower,
-            _ => Lower::Absent,
-        }
-    }
-}
-
-pub(super) fn step(lower: Lower, name: &[u8], below: &Merged) -> Lower {
-    match lower {
-        Lower::Node(id) => below.child(id, name).map_or(Lower::Absent, Lower::Node),
-        other => other,
-    }
 }
 
 impl Upper {

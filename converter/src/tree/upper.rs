@@ -6,7 +6,7 @@
 
 use crate::error::{Error, Result, show};
 use crate::tar::{Entry, Kind as TarKind, TreePath, WHITEOUT};
-use crate::tree::merged::Below;
+use crate::tree::merged::Placed;
 use erofs::{Attributes, Content, Kind};
 use std::collections::BTreeMap;
 
@@ -51,7 +51,7 @@ pub enum Contents {
     /// In this layer's spool, under this number.
     Spooled(usize),
     /// In a layer below.
-    Below(Below),
+    Below(Placed),
 }
 
 /// A node that is no directory; several paths can share it.

@@ -10,11 +10,9 @@ use std::path::{Path, PathBuf};
 /// One line of mountinfo, proc_pid_mountinfo(5).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MountLine {
-    /// Mount ID: the order in which mounts were made, roughly.
+    /// Mount ID, as statx(2) has it too.
     pub(crate) id: u64,
-    /// st_dev of the files on it.
-    pub(crate) major: u32,
-    /// As `major`.
+    /// Minor number of the st_dev of the files on it: for FUSE, the connection's number.
     pub(crate) minor: u32,
     /// Which directory or file of the file system is shown: `/` is all of it, else it is part of it, bound by somebody.
     pub(crate) root: PathBuf,
@@ -37,12 +35,22 @@ pub(crate) fn at<'a>(mounts: &'a [MountLine], target: &Path) -> Option<&'a Mount
     mounts.iter().rev().find(|m| m.target == target)
 }
 
+/// The metadata file of the layer that a mount shows, if it is an EROFS mount of a file in `cache`.
+pub(crate) fn layer_metadata(mount: &MountLine, cache: &Path) -> Option<PathBuf> {
+    if mount.fs_type != "erofs" {
+        return None;
+    }
+    backing_file(&mount.source).filter(|file| file.starts_with(cache))
+}
+
 /// The file behind an EROFS mount's source: the file itself, or what the loop device shows.
-pub(crate) fn backing_file(source: &Path) -> Option<PathBuf> {
+fn backing_file(source: &Path) -> Option<PathBuf> {
     let name = source.to_str()?;
     let Some(number) = name.strip_prefix("/dev/loop") else { return Some(source.to_owned()) };
     let text = std::fs::read(format!("/sys/block/loop{number}/loop/backing_file")).ok()?;
     let text = text.strip_suffix(b"\n").unwrap_or(&text);
+    // A head that was found damaged was replaced under the mount, which goes on showing the old one.
+    let text = text.strip_suffix(b" (deleted)").unwrap_or(text);
     Some(PathBuf::from(OsString::from_vec(text.to_vec())))
 }
 
@@ -50,10 +58,9 @@ fn parse(line: &[u8]) -> Option<MountLine> {
     let fields: Vec<&[u8]> = line.split(|b| *b == b' ').collect();
     let dash = fields.iter().position(|f| *f == b"-")?;
     let text = |i: usize| fields.get(i).and_then(|f| std::str::from_utf8(f).ok());
-    let (major, minor) = text(2)?.split_once(':')?;
+    let (_, minor) = text(2)?.split_once(':')?;
     Some(MountLine {
         id: text(0)?.parse().ok()?,
-        major: major.parse().ok()?,
         minor: minor.parse().ok()?,
         root: path(fields.get(3)?),
         target: path(fields.get(4)?),
@@ -89,12 +96,11 @@ mod tests {
 
     #[test]
     fn a_line_with_optional_fields_and_escapes_is_read() {
-        let line =
-            br"57 24 0:48 / /var/my\040dir rw,relatime shared:25 master:1 - erofs /c/heads/ab/abcd ro,user_xattr";
+        let line = br"57 24 0:48 / /var/my\040dir rw,relatime shared:25 master:1 - erofs /c/heads/abcd ro,user_xattr";
         let m = parse(line).unwrap();
-        assert_eq!((m.id, m.major, m.minor), (57, 0, 48));
+        assert_eq!((m.id, m.minor), (57, 48));
         assert_eq!((m.root.as_path(), m.target.as_path()), (Path::new("/"), Path::new("/var/my dir")));
-        assert_eq!((m.fs_type.as_str(), m.source.as_path()), ("erofs", Path::new("/c/heads/ab/abcd")));
+        assert_eq!((m.fs_type.as_str(), m.source.as_path()), ("erofs", Path::new("/c/heads/abcd")));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// mount(2) takes one page of options, its final NUL included.
@@ -35,7 +36,7 @@ fn title(request: &Request) -> String {
         Request::Erofs { metadata, target, .. } => format!("mounting {} on {}", metadata.display(), target.display()),
         Request::Bind { source, target, .. } => format!("binding {} to {}", source.display(), target.display()),
         Request::Overlay { lowers, target, .. } => format!("stacking {} layers on {}", lowers.len(), target.display()),
-        Request::Unmount { target, .. } => format!("unmounting {}", target.display()),
+        Request::Unmount { .. } => "unmounting".to_owned(),
     }
 }
 
@@ -97,13 +98,15 @@ fn overlay(base: &Path, lowers: &[String], target: &Path, upper: Option<&Upper>)
     let top_first: Vec<&str> = lowers.iter().rev().map(String::as_str).collect();
     options.extend_from_slice(top_first.join(":").as_bytes());
     if let Some(upper) = upper {
-        for (name, path) in [(",upperdir=", &upper.fs), (",workdir=", &upper.work)] {
+        let (fs, work) = make_upper(&upper.dir, &base.join(&upper.like))?;
+        for (name, path) in [(",upperdir=", &fs), (",workdir=", &work)] {
             options.extend_from_slice(name.as_bytes());
             options.extend_from_slice(&escape(path));
         }
     }
-    // A redirect or a metacopy mark inside a layer must never be followed; xino keeps st_dev one over all layers.
-    options.extend_from_slice(b",xino=on,redirect_dir=nofollow,metacopy=off");
+    // A redirect or a metacopy mark inside a layer must never be followed; xino keeps st_dev one over all layers; an index
+    // would refuse an upper directory over lower ones that were mounted anew. The snapshotter's overlays carry the same.
+    options.extend_from_slice(b",xino=on,redirect_dir=nofollow,metacopy=off,index=off");
     if options.len() > OPTIONS_MAX {
         return Err(io::Error::other(format!(
             "{} bytes of mount options, the kernel takes {OPTIONS_MAX}",
@@ -117,6 +120,20 @@ fn overlay(base: &Path, lowers: &[String], target: &Path, upper: Option<&Upper>)
     let done = rustix::mount::mount("overlay", target, "overlay", flags, options.as_c_str());
     rustix::process::chdir(&home)?;
     Ok(done?)
+}
+
+/// `fs` and `work` under `dir`. The merged root shows the upper's attributes, so a new one takes those of `like`.
+fn make_upper(dir: &Path, like: &Path) -> io::Result<(PathBuf, PathBuf)> {
+    let (fs, work) = (dir.join("fs"), dir.join("work"));
+    let new = !fs.exists();
+    for path in [&fs, &work] {
+        std::fs::create_dir_all(path)?;
+    }
+    if new {
+        let root = std::fs::metadata(like)?;
+        set_owner_mode(&fs, root.uid(), root.gid(), root.mode() & 0o7777)?;
+    }
+    Ok((fs, work))
 }
 
 /// Overlayfs splits options at commas and takes a backslash for the next byte.
@@ -141,7 +158,7 @@ fn unmount(target: &Path, detach: bool) -> io::Result<()> {
 }
 
 /// Gives `path` an owner and a mode, following no link.
-pub(crate) fn set_owner_mode(path: &Path, uid: u32, gid: u32, mode: u32) -> io::Result<()> {
+fn set_owner_mode(path: &Path, uid: u32, gid: u32, mode: u32) -> io::Result<()> {
     let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
     rustix::fs::chownat(CWD, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
     // After the owner: chown clears the set-id bits.

@@ -10,8 +10,8 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::Mutex;
 
-/// Longer than any fetch may take: a mount waits for at most a few reads, each with a deadline of its own.
-const DEADLINE: Duration = Duration::from_secs(120);
+/// A mount waits for at most this many reads of its device, each of which has the fetcher's deadline.
+const READS: u32 = 4;
 
 /// Why a mount was not made.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +58,7 @@ pub fn serve() -> io::Result<()> {
 #[derive(Debug)]
 pub(crate) struct Mounter {
     program: PathBuf,
+    deadline: Duration,
     running: Mutex<Option<Running>>,
 }
 
@@ -70,9 +71,9 @@ struct Running {
 }
 
 impl Mounter {
-    /// A mounter that runs `program` with the argument that makes it one.
-    pub(crate) fn new(program: PathBuf) -> Self {
-        Self { program, running: Mutex::new(None) }
+    /// A mounter that runs `program` with the argument that makes it one; `read` is the deadline of a device's read.
+    pub(crate) fn new(program: PathBuf, read: Duration) -> Self {
+        Self { program, deadline: read * READS, running: Mutex::new(None) }
     }
 
     /// Has one request done.
@@ -82,9 +83,9 @@ impl Mounter {
             Some((Ok(None), running)) => running,
             _ => self.start()?,
         };
-        let (running, answer) = match within_deadline(running, request).await {
+        let (running, answer) = match self.within_deadline(running, request).await {
             // It died before it had read the request, so nothing was done yet.
-            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => within_deadline(self.start()?, request).await?,
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => self.within_deadline(self.start()?, request).await?,
             done => done?,
         };
         *slot = Some(running);
@@ -92,6 +93,11 @@ impl Mounter {
             Answer::Done => Ok(()),
             Answer::Failed { errno, what } => Err(MountError::Kernel { errno, what }),
         }
+    }
+
+    async fn within_deadline(&self, running: Running, request: &Request) -> io::Result<(Running, Answer)> {
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no answer; giving it up");
+        tokio::time::timeout(self.deadline, exchange(running, request)).await.map_err(late)?
     }
 
     fn start(&self) -> io::Result<Running> {
@@ -106,11 +112,6 @@ impl Mounter {
         };
         Ok(Running { child, requests, answers: BufReader::new(answers) })
     }
-}
-
-async fn within_deadline(running: Running, request: &Request) -> io::Result<(Running, Answer)> {
-    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no answer; giving it up");
-    tokio::time::timeout(DEADLINE, exchange(running, request)).await.map_err(late)?
 }
 
 /// Takes the running child and gives it back only after a whole answer, so that a broken exchange ends it.

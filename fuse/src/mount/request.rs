@@ -33,8 +33,10 @@ pub(crate) enum Request {
 /// The writable side of an overlay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Upper {
-    pub(crate) fs: PathBuf,
-    pub(crate) work: PathBuf,
+    /// Gets `fs` and `work`, where they are missing.
+    pub(crate) dir: PathBuf,
+    /// Which of the lower directories lends its root's attributes to a new `fs`: that is what the merged root shows.
+    pub(crate) like: String,
 }
 
 /// The mounter's answer.
@@ -42,6 +44,6 @@ pub(crate) struct Upper {
 pub(crate) enum Answer {
     /// Done.
     Done,
-    /// Not done: the errno (0 = none) and what was being done.
+    /// Not done: the errno (0 = none), what was being done, and the error in words.
     Failed { errno: i32, what: String },
 }

@@ -1,0 +1,84 @@
+//! The parts of a worker, put together: what the control API works on.
+
+use crate::Error;
+use crate::config::Config;
+use crate::holder::TAKEOVERS;
+use crate::layers::Layers;
+use crate::metrics::Meters;
+use crate::mount::mounter::Mounter;
+use crate::probe::{self, Feature};
+use crate::table::Table;
+use blobstore::cache::{self, Cache};
+use blobstore::fetch::Fetcher;
+use blobstore::meter::Meter;
+use blobstore::refs::Refs;
+use blobstore::store::{self, Store};
+use prometheus_client::registry::Registry;
+use std::sync::Arc;
+
+/// A worker's parts.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) config: Config,
+    pub(crate) refs: Refs,
+    pub(crate) fetcher: Fetcher,
+    pub(crate) layers: Arc<Layers>,
+    pub(crate) features: Vec<Feature>,
+    pub(crate) meters: Meters,
+    pub(crate) takeovers: u32,
+    /// Everything that was asked of the store, references included.
+    pub(crate) traffic: Arc<store::Counts>,
+}
+
+impl Node {
+    /// Puts the parts together. Nothing is served yet. The registry has the counters of all of them.
+    pub(crate) fn assemble(config: Config) -> Result<(Self, Registry), Error> {
+        let usable = |e: store::StoreError| Error::Store(Box::new(e));
+        let mut store = store::open(&config.store).map_err(usable)?;
+        if !config.store_delay.is_zero() {
+            store = Arc::new(store::Delay::new(store, config.store_delay)) as Arc<dyn Store>;
+        }
+        let metered = store::Metered::new(store);
+        let traffic = metered.counts();
+        let store = Arc::new(metered) as Arc<dyn Store>;
+        let fetcher = fetcher(&config, Arc::clone(&store))?;
+        let mut registry = Registry::default();
+        let meters = Meters::default();
+        meters.register(&mut registry);
+        fetcher.meter().register(&mut registry);
+        let probed = probe::probe(&config)?;
+        tracing::info!(form = probe::name(probed.form), "layers are mounted in this form");
+        let table = Table::open(&config.journal()).map_err(|e| Error::path(&config.journal(), e))?;
+        let mounter = Mounter::new(std::env::current_exe().map_err(Error::system)?, config.deadline);
+        let layers = Layers::new(config.clone(), fetcher.clone(), table, mounter, probed.form, meters.clone());
+        let takeovers = std::env::var(TAKEOVERS).ok().and_then(|n| n.parse().ok()).unwrap_or(0);
+        meters.takeovers(takeovers);
+        let node = Self {
+            config,
+            refs: Refs::new(store),
+            fetcher,
+            layers: Arc::new(layers),
+            features: probed.features,
+            meters,
+            takeovers,
+            traffic,
+        };
+        Ok((node, registry))
+    }
+}
+
+/// Fetching from the store, through the cache.
+fn fetcher(config: &Config, store: Arc<dyn Store>) -> Result<Fetcher, Error> {
+    let meter = Meter::new(store.url());
+    let mut limits = cache::Options::new(config.cache_size);
+    limits.reserve = cache::Reserve::Percent(config.cache_reserve.into());
+    let cache = Cache::open(&config.cache_dir, &limits, &meter);
+    let cache = cache.map_err(|e| Error::path(&config.cache_dir, std::io::Error::other(e)))?;
+    let options = blobstore::fetch::Options {
+        concurrency: config.concurrency,
+        deadline: config.deadline,
+        decoded: config.decoded,
+        ..Default::default()
+    };
+    Ok(Fetcher::new(store, cache, options, meter))
+}
