@@ -179,6 +179,36 @@ fn a_second_daemon_on_the_same_cache_takes_nothing_from_the_first() {
 }
 
 #[test]
+fn a_worker_that_dies_on_a_full_or_read_only_disk_is_replaced() {
+    let Some(mut node) = node("a full disk", "") else { return };
+    assert!(node.stop_daemon());
+    fs::remove_dir_all(node.path("cache")).unwrap();
+    let cache = node.new_dir("cache");
+    let tmpfs = |flags, options| rustix::mount::mount("tmpfs", &cache, "tmpfs", flags, options).unwrap();
+    tmpfs(rustix::mount::MountFlags::empty(), Some(c"size=256k"));
+    node.start_daemon();
+    let target = mount(&node, &[0, 1], "target");
+    assert!(shows(&target, 0));
+    assert!(fs::write(cache.join("fill"), vec![1; 1 << 20]).is_err(), "it is full");
+    for read_only in [false, true] {
+        if read_only {
+            // What holds files open for writing keeps a file system from becoming read-only; a bind mount does not ask.
+            let flags = rustix::mount::MountFlags::BIND | rustix::mount::MountFlags::RDONLY;
+            bind(&cache, &cache);
+            rustix::mount::mount_remount(&cache, flags, c"").unwrap();
+        }
+        let worker = tests::node::pid(&node.status().unwrap());
+        rustix::process::kill_process(worker, rustix::process::Signal::KILL).unwrap();
+        node.wait("a successor", |node| node.status().is_some_and(|s| tests::node::pid(&s) != worker));
+        fs::write("/proc/sys/vm/drop_caches", "1").unwrap();
+        assert!(shows(&target, 0) && shows(&target, 1));
+    }
+    umount(&node, &target);
+    assert!(node.stop_daemon());
+    (0..2).for_each(|_| unmount(&cache));
+}
+
+#[test]
 fn what_is_in_use_stays_and_the_words_say_what_to_do() {
     let Some(node) = node("a busy mount", "") else { return };
     let target = mount(&node, &[0, 1], "target");

@@ -16,6 +16,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use tokio::runtime::Handle;
 
+/// Most entries of a layer, some times what the largest have: each takes about a kilobyte of memory, and a compressed
+/// megabyte can hold millions.
+const ENTRIES_MAX: u64 = 8 << 20;
+
 /// How layers are made.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
@@ -125,6 +129,9 @@ fn read_entries<R: io::Read>(reader: &mut Reader<R>, upper: &mut Upper, spool: &
     let mut entries = 0;
     while let Some(mut entry) = reader.next_entry()? {
         entries += 1;
+        if entries > ENTRIES_MAX {
+            return Err(Error::refused(format!("more than {ENTRIES_MAX} entries")));
+        }
         let name = entry.path.to_bytes();
         let at = |e: Error| e.at(&name);
         match Meaning::of(&entry.path).map_err(at)? {

@@ -34,7 +34,14 @@ pub(crate) fn probe(config: &Config) -> Result<Probed, Error> {
         Face::Loop => &[ErofsForm::Loop],
     };
     // In the cache's file system: whether a file can be mounted depends on what it lies on.
-    let scratch = Scratch::new(&config.cache_dir).map_err(|e| Error::path(&config.cache_dir, e))?;
+    let scratch = match Scratch::new(&config.cache_dir) {
+        // A successor must start on a full disk too: what is mounted already is read all the same.
+        Err(e) if cannot_write(&e) => {
+            tracing::warn!(dir = %config.cache_dir.display(), error = %e, "the cache takes no file; probing elsewhere");
+            Scratch::new(&config.run).map_err(|e| Error::path(&config.run, e))?
+        }
+        scratch => scratch.map_err(|e| Error::path(&config.cache_dir, e))?,
+    };
     let mut features = Vec::new();
     let mut chosen = None;
     for form in forms {
@@ -54,6 +61,11 @@ pub(crate) fn probe(config: &Config) -> Result<Probed, Error> {
             Err(Error::NoFace { tried: tried.join("; ") })
         }
     }
+}
+
+fn cannot_write(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem)
 }
 
 fn resend() -> Feature {
@@ -78,8 +90,8 @@ pub(crate) fn name(form: ErofsForm) -> &'static str {
 struct Scratch(PathBuf);
 
 impl Scratch {
-    fn new(cache: &Path) -> std::io::Result<Self> {
-        let scratch = Self(cache.join(format!("probe.{}", std::process::id())));
+    fn new(parent: &Path) -> std::io::Result<Self> {
+        let scratch = Self(parent.join(format!("probe.{}", std::process::id())));
         std::fs::create_dir_all(scratch.0.join("mount"))?;
         let root = erofs::Attributes { mode: 0o755, ..Default::default() };
         let mut metadata = erofs::write(&erofs::Tree::new(root), 1).map_err(std::io::Error::other)?.into_bytes();

@@ -138,7 +138,11 @@ impl Cache {
 impl Lock {
     fn take(dir: &Path) -> Result<Self> {
         let path = dir.join("lock");
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+        let file = match OpenOptions::new().create(true).truncate(false).write(true).open(&path) {
+            // A file system that an error has made read-only still has heads and chunks to read.
+            Err(e) if e.kind() == io::ErrorKind::ReadOnlyFilesystem => File::open(&path),
+            file => file,
+        };
         let file = file.map_err(io_error(&path, "opening"))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Self { _file: file }),
