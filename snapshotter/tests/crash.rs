@@ -112,3 +112,42 @@ async fn whatever_moment_it_is_killed_at_nothing_committed_is_lost() {
         child.kill().await.unwrap();
     }
 }
+
+/// A file system that goes with the test, whatever happens.
+struct Small(PathBuf);
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_what_is_new_and_loses_nothing_committed() {
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIPPED: needs root, to mount a small file system");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root");
+    std::fs::create_dir(&root).unwrap();
+    rustix::mount::mount("tmpfs", &root, "tmpfs", rustix::mount::MountFlags::empty(), Some(c"size=12m")).unwrap();
+    let _small = Small(root.clone());
+    let told = Arc::new(Mutex::new(Told::default()));
+    let (mut child, client) = start(dir.path()).await;
+    for round in 0..3 {
+        // Its writes fail as the snapshotter's do; it ends with the first refusal.
+        let name = format!("{round}");
+        let worker = tokio::spawn(work(client.clone(), name, Arc::clone(&told)));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(std::fs::write(root.join("fill"), vec![1; 16 << 20]).is_err(), "the disk is full");
+        let _ = tokio::time::timeout(Duration::from_secs(10), worker).await.unwrap();
+        std::fs::remove_file(root.join("fill")).unwrap();
+    }
+    child.kill().await.unwrap();
+    let (mut child, mut client) = start(dir.path()).await;
+    let so_far = std::mem::take(&mut *told.lock().unwrap());
+    assert!(!so_far.committed.is_empty());
+    check(&mut client, &root, &so_far).await;
+    child.kill().await.unwrap();
+}
