@@ -154,6 +154,9 @@ impl Config {
     fn parse(text: &str) -> Result<Self, String> {
         let config: Self = toml::from_str(text).map_err(|e| e.to_string())?;
         config.refuse_what_is_not_built()?;
+        if config.fetch.concurrency == 0 || config.fetch.deadline.is_zero() {
+            return Err("[fetch] concurrency and deadline: with 0 nothing could ever be read".to_owned());
+        }
         for (key, path) in [
             ("[cache] dir", &config.cache.dir),
             ("[daemon] run", &config.daemon.run),
@@ -292,6 +295,12 @@ mod tests {
             assert!(Config::parse(text).unwrap_err().contains("built yet"), "{text}");
         }
         Config::parse("[fetch]\non_outage = \"fail\"\n[cache]\ndomain = \"\"").unwrap();
+    }
+
+    #[test]
+    fn fetching_needs_room_and_time() {
+        assert!(Config::parse("[fetch]\nconcurrency = 0").unwrap_err().contains("[fetch]"));
+        assert!(Config::parse("[fetch]\ndeadline = \"0s\"").unwrap_err().contains("[fetch]"));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::failure::Failure;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::sync::OnceLock;
 use tracing_subscriber::EnvFilter;
 
 /// Sends logs to stderr: warnings, or more with `-v`, or errors only with `-q`. `LAMINA_LOG` has the last word.
@@ -18,9 +19,20 @@ fn is_terminal() -> bool {
     io::IsTerminal::is_terminal(&io::stderr())
 }
 
-/// A line of a result. A reader that has gone away is no failure of ours.
+/// Why a result could not be written, the first time.
+static UNWRITTEN: OnceLock<io::Error> = OnceLock::new();
+
+/// A line of a result. A reader that has gone away is no failure of ours; [`finish`] tells of any other.
 pub(crate) fn line(text: impl Display) {
-    let _ = writeln!(io::stdout(), "{text}");
+    match writeln!(io::stdout(), "{text}") {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => drop(UNWRITTEN.set(e)),
+        _ => {}
+    }
+}
+
+/// Whether every result was written: a full disk behind stdout must not look like success.
+pub(crate) fn finish() -> Result<(), Failure> {
+    UNWRITTEN.get().map_or(Ok(()), |e| Err(Failure::because("writing to the standard output", e)))
 }
 
 /// A result for scripts.

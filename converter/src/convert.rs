@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::publish::{Fresh, Publisher, Ready, chain_ids, store};
 use crate::report::{ImageReport, LayerReport, Report};
 use crate::source::{Blobs, Image, Images, LayerBlob, Platforms, Source, open_docker, open_layout};
+use crate::stage::Stage;
 use blobstore::layer::{WRITER_GENERATION, format};
 use blobstore::refs::{Candidate, Digest, ImageName, Refs, StackEntry, TagName};
 use blobstore::store::{FileStore, Store};
@@ -20,7 +21,6 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
-use tempfile::TempDir;
 use tokio::runtime::Handle;
 
 /// Told of each layer when it is done.
@@ -71,6 +71,8 @@ pub async fn convert(refs: &Refs, source: &Source, options: &Options) -> Result<
     if chunk == 0 || !chunk.is_multiple_of(4096) || chunk > 4 << 20 {
         return Err(Error::refused(format!("a chunk size of {chunk}: multiples of 4096 up to 4 MiB are possible")));
     }
+    // A store that this build does not understand is said so before hours of work.
+    refs.check_format().await.map_err(store)?;
     let session = Session::new(refs, options)?;
     match source {
         Source::Oci { directory, reference } => {
@@ -100,13 +102,13 @@ struct Session<'a> {
     /// The stage as a store: the layer files under the keys that they will have.
     staged: Arc<dyn Store>,
     /// Keeps the stage's directory until the end.
-    _stage: TempDir,
+    _stage: Stage,
 }
 
 impl<'a> Session<'a> {
     fn new(refs: &'a Refs, options: &'a Options) -> Result<Self> {
-        let stage = tempfile::Builder::new().prefix("lamina-convert-").tempdir_in(&options.work);
-        let stage = stage.map_err(|e| Error::failed(format!("a stage in {}", options.work.display()), e))?;
+        let stage = Stage::new(&options.work)
+            .map_err(|e| Error::failed(format!("a stage in {}", options.work.display()), e))?;
         let path = std::path::absolute(stage.path()).map_err(|e| Error::failed("the stage's path", e))?;
         let threads = match options.jobs {
             0 => std::thread::available_parallelism().map_or(1, usize::from),

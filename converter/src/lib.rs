@@ -21,6 +21,7 @@ pub mod pack;
 mod publish;
 pub mod report;
 pub mod source;
+mod stage;
 pub mod tar;
 pub mod tree;
 

@@ -9,7 +9,7 @@ use crate::source::{Image, LayerBlob};
 use blobstore::refs::{
     Candidate, ChainLayer, Digest, ManifestChain, ManifestDoc, Refs, Stack, StackEntry, Tag, TagName, layer_key,
 };
-use blobstore::store::StoreError;
+use blobstore::store::{FileStore, Store, StoreError};
 use std::path::Path;
 
 /// A layer that is in the store or in the stage.
@@ -91,10 +91,7 @@ impl Publisher<'_> {
         self.refs.init().await.map_err(store)?;
         for (layer, fresh) in layers.iter().filter_map(|layer| Some((layer, layer.fresh.as_ref()?))) {
             let key = layer_key(&layer.entry.layer);
-            match self.refs.store().upload(&key, &self.stage.join(&key)).await {
-                Ok(()) | Err(StoreError::AlreadyExists { .. }) => {}
-                Err(e) => return Err(Error::failed(format!("uploading {key}"), e)),
-            }
+            self.upload_layer(&key).await.map_err(|e| Error::failed(format!("uploading {key}"), e))?;
             if let Some((diff_id, candidate)) = &fresh.candidate {
                 self.refs.add_candidate(diff_id, candidate.clone()).await.map_err(store)?;
             }
@@ -103,6 +100,39 @@ impl Publisher<'_> {
             }
         }
         Ok(())
+    }
+
+    /// A layer file that is there already is left alone, unless it is not what its name says.
+    async fn upload_layer(&self, key: &str) -> std::result::Result<(), StoreError> {
+        let (store, file) = (self.refs.store(), self.stage.join(key));
+        match store.upload(key, &file).await {
+            Err(StoreError::AlreadyExists { .. }) if !self.is_whole(key).await? => {
+                tracing::warn!(store = store.url(), key, "the store's copy is damaged, and is replaced");
+                store.delete(key).await?;
+                store.upload(key, &file).await
+            }
+            Err(StoreError::AlreadyExists { .. }) => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Whether the store has what the stage has: the length, and where everything is done again, every byte.
+    async fn is_whole(&self, key: &str) -> std::result::Result<bool, StoreError> {
+        const STEP: u64 = 8 << 20;
+        let staged = FileStore::new(self.stage);
+        let size = staged.stat(key).await?.size;
+        if self.refs.store().stat(key).await?.size != size {
+            return Ok(false);
+        }
+        let mut at = if self.again { 0 } else { size };
+        while at < size {
+            let range = at..size.min(at + STEP);
+            if self.refs.store().get_range(key, range.clone()).await? != staged.get_range(key, range).await? {
+                return Ok(false);
+            }
+            at += STEP;
+        }
+        Ok(true)
     }
 
     async fn put_tag(&self, stack: Stack, environment: Vec<String>) -> Result<()> {

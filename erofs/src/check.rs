@@ -15,7 +15,7 @@ use crate::device::checksum;
 use crate::directory::Block;
 use crate::format::{
     CHUNK_BASED, COMPAT_CHECKSUM, COMPAT_MTIME, DeviceSlot, ExtendedInode, FIRST_INODE_OFFSET, FLAT_INLINE, FLAT_PLAIN,
-    INCOMPAT_CHUNKED_FILE, INODE_SLOT, SUPERBLOCK_OFFSET, Superblock, XattrHeader, encode_device,
+    INCOMPAT_CHUNKED_FILE, INODE_SLOT, NO_ID, SUPERBLOCK_OFFSET, Superblock, XattrHeader, encode_device,
 };
 use crate::inode::Inode;
 use crate::read::Image;
@@ -264,6 +264,9 @@ impl Checker<'_> {
         if inode.mtime_nsec >= 1_000_000_000 {
             return Err(refused(inode, "nanoseconds of its time"));
         }
+        if inode.uid == NO_ID || inode.gid == NO_ID {
+            return Err(refused(inode, "an owner or group that cannot be"));
+        }
         self.body(inode, blocks)?;
         self.xattrs(inode)
     }
@@ -274,9 +277,9 @@ impl Checker<'_> {
         let in_metadata =
             (inode.layout == FLAT_PLAIN || inline) && inode.size > 0 && (!blocks.is_empty() || inode.value == 0);
         let right = match inode.file_type {
-            FileType::Directory => in_metadata,
+            FileType::Directory => in_metadata && self.zero_tail(blocks, inode.size),
             FileType::Symlink => {
-                in_metadata && !self.image.readlink(inode)?.contains(&0) && self.zero_tail(inode, blocks)
+                in_metadata && !self.image.readlink(inode)?.contains(&0) && self.zero_tail(blocks, inode.size)
             }
             FileType::File => return self.file(inode),
             FileType::Char | FileType::Block => {
@@ -288,12 +291,11 @@ impl Checker<'_> {
         if right { Ok(()) } else { Err(refused(inode, "layout, size or address do not fit its file type")) }
     }
 
-    /// Whether the block of a symlink is zero behind the target.
-    fn zero_tail(&self, inode: &Inode, blocks: Range<u64>) -> bool {
-        blocks.is_empty()
-            || self.image.bytes()[(blocks.start + inode.size) as usize..blocks.end as usize]
-                .iter()
-                .all(|byte| *byte == 0)
+    /// Whether the blocks of a symlink or a directory are zero behind its size. The kernel's lookup reads a directory's last
+    /// block to its end, and would find another last name than its readdir.
+    fn zero_tail(&self, blocks: Range<u64>, size: u64) -> bool {
+        let end = blocks.end.min(blocks.start.saturating_add(size));
+        self.image.bytes()[end as usize..blocks.end as usize].iter().all(|byte| *byte == 0)
     }
 
     /// The contents of a regular file lie in the data space.

@@ -114,6 +114,11 @@ pub struct Piece {
 }
 
 impl SparseLayout {
+    /// Bytes of the pieces.
+    pub fn stored(&self) -> u64 {
+        self.pieces.iter().map(|piece| piece.len).sum()
+    }
+
     /// The contents, once it is known at which block each piece begins. Missing starts make holes.
     pub fn content(&self, starts: impl IntoIterator<Item = u64>) -> Content {
         let mut chunks = vec![None; chunk_count(self.size, self.chunk_bits) as usize];

@@ -198,6 +198,8 @@ pub const CHUNK_BASED: u16 = 4;
 pub const CHUNK_BITS_MASK: u32 = 0x1f;
 /// The block address of a chunk that is a hole.
 pub const NULL_ADDRESS: u32 = u32::MAX;
+/// As an owner or group: nobody. The kernel's INVALID_UID.
+pub const NO_ID: u32 = u32::MAX;
 /// Inodes are aligned to this, and nids count it.
 pub const INODE_SLOT: u64 = 32;
 

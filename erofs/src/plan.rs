@@ -9,7 +9,8 @@ use std::collections::HashMap;
 
 use crate::content::{MAX_CHUNK_BITS, chunk_blocks, chunk_count};
 use crate::format::{
-    CHUNK_BASED, ExtendedInode, FIRST_INODE_OFFSET, FLAT_INLINE, FLAT_PLAIN, INODE_SLOT, XattrHeader, encode_device,
+    CHUNK_BASED, ExtendedInode, FIRST_INODE_OFFSET, FLAT_INLINE, FLAT_PLAIN, INODE_SLOT, NO_ID, XattrHeader,
+    encode_device,
 };
 use crate::xattr::{self, XattrProblem};
 use crate::{BLOCK_U64, Content, Kind, Node, NodeId, Tree, directory};
@@ -20,6 +21,9 @@ pub enum NodeProblem {
     /// More than 12 bits of mode.
     #[error("the mode has bits other than permissions")]
     Mode,
+    /// An owner or group of 2^32 - 1, which is nobody: the kernel shows another and overlayfs cannot copy the file.
+    #[error("the owner or group 4294967295 cannot be")]
+    Owner,
     /// A billion nanoseconds or more.
     #[error("the nanoseconds of the time are a second or more")]
     Time,
@@ -263,6 +267,7 @@ pub(crate) fn icount(xattr_size: u64) -> Option<u16> {
 fn examine(node: &Node, data_blocks: u64) -> Result<(), NodeProblem> {
     let ensure = |holds: bool, problem| if holds { Ok(()) } else { Err(problem) };
     ensure(node.attributes.mode <= 0o7777, NodeProblem::Mode)?;
+    ensure(node.attributes.uid != NO_ID && node.attributes.gid != NO_ID, NodeProblem::Owner)?;
     ensure(node.attributes.mtime_nsec < 1_000_000_000, NodeProblem::Time)?;
     match &node.kind {
         Kind::Symlink(target) => {

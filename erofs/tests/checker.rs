@@ -203,6 +203,26 @@ fn nothing_overlaps_and_nothing_hides() {
 }
 
 #[test]
+fn nothing_hides_behind_the_last_name_of_a_directory() {
+    // As long as a block to within a few bytes, so that it has a block to itself.
+    let mut sample = Sample::new();
+    let directory = sample.directory(Tree::ROOT, "d");
+    for at in 0..15 {
+        sample.file(directory, &format!("{at:0>255}"), attributes(0o644), b"");
+    }
+    let last = b"the last name";
+    sample.file(directory, "the last name", attributes(0o644), b"");
+    let metadata = sample.write();
+    let mut bytes = metadata.bytes().to_vec();
+    let end = (0..bytes.len()).find(|at| bytes[*at..].starts_with(last)).unwrap() + last.len();
+    assert_eq!(bytes[end..end.next_multiple_of(4096)], [0; 39], "it has a block to itself");
+    bytes[end] = b'x';
+    let checksum = erofs::checksum(&bytes).to_le_bytes();
+    bytes[SUPERBLOCK_OFFSET + 4..][..4].copy_from_slice(&checksum);
+    assert!(check(&bytes, &sample.expect(&metadata)).is_err());
+}
+
+#[test]
 fn the_superblock_is_checked_to_the_last_field() {
     type Change = fn(&mut Superblock);
     let changes: [Change; 14] = [
@@ -319,6 +339,8 @@ fn the_writer_names_the_path_and_the_attribute() {
     assert_eq!(node(sparse(32, vec![None]), plain.clone()), NodeProblem::Chunks);
     assert_eq!(node(file(), Attributes { mode: 0o10_0644, ..plain.clone() }), NodeProblem::Mode);
     assert_eq!(node(file(), Attributes { mtime_nsec: 1_000_000_000, ..plain }), NodeProblem::Time);
+    let plain = attributes(0o644);
+    assert_eq!(node(file(), Attributes { gid: u32::MAX, ..plain }), NodeProblem::Owner);
     let too_large = erofs::write(&Sample::new().tree, u64::from(u32::MAX));
     assert_eq!(too_large, Err(WriteError::TooLarge { blocks: 1 + u64::from(u32::MAX) }));
 }

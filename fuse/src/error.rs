@@ -88,6 +88,12 @@ pub enum Error {
         /// Why.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A mount that is still used.
+    #[error("{} is in use: end what has files open or works in it (fuser -vm shows it), then unmount it again", target.display())]
+    InUse {
+        /// Where.
+        target: PathBuf,
+    },
     /// A mount that is still there.
     #[error("cannot unmount {}", target.display())]
     Unmount {
@@ -96,6 +102,9 @@ pub enum Error {
         /// Why.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The cache's directory cannot be used.
+    #[error("cannot use the cache; every laminad needs one of its own ([cache] dir)")]
+    Cache(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The store's address or its form.
     #[error("cannot use the store")]
     Store(#[source] Box<dyn std::error::Error + Send + Sync>),

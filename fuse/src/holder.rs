@@ -37,6 +37,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A worker that is asked to end unmounts what nobody uses; longer than this it is not waited for.
 const STOP_DEADLINE: Duration = Duration::from_secs(60);
 
+/// How long a start waits for the cache, which a worker that lost its holder may still have.
+const ORPHAN_DEADLINE: Duration = Duration::from_secs(3);
+
 /// The program and the arguments that start a worker.
 #[derive(Debug, Clone)]
 pub struct Program {
@@ -53,6 +56,7 @@ pub struct Program {
 pub fn run(config: &Config, program: Program) -> Result<(), Error> {
     let config = &config.clone().settled()?;
     let _lock = lock(config)?;
+    wait_for_cache(config)?;
     // First of all: nothing can be said of a path that a dead connection is mounted on.
     leftovers::clean(config)?;
     make(&config.devices())?;
@@ -67,6 +71,19 @@ fn lock(config: &Config) -> Result<std::fs::File, Error> {
     rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)
         .map_err(|_| Error::Busy { run: config.run.clone() })?;
     Ok(file)
+}
+
+/// Mounts whose metadata lie in our cache are ours, and are about to be taken away as a dead daemon's. A living one with
+/// another run directory must not use the same cache then. The worker of a holder that was killed may take a moment to end.
+fn wait_for_cache(config: &Config) -> Result<(), Error> {
+    let deadline = std::time::Instant::now() + ORPHAN_DEADLINE;
+    loop {
+        match blobstore::cache::check_unowned(&config.cache_dir) {
+            Ok(()) => return Ok(()),
+            Err(_) if std::time::Instant::now() < deadline => std::thread::sleep(Duration::from_millis(50)),
+            Err(e) => return Err(Error::Cache(Box::new(e))),
+        }
+    }
 }
 
 fn make(path: &Path) -> Result<(), Error> {

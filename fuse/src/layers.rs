@@ -9,14 +9,14 @@ use crate::mount::info::{self, MountLine};
 use crate::mount::mounter::{MountError, Mounter};
 use crate::mount::request::{ErofsForm, Request};
 use crate::table::Table;
+use crate::turns::Turns;
 use crate::{Error, metrics::Meters};
 use blobstore::fetch::{Fetcher, Layer, OpenHead};
 use blobstore::layer::{Index, LayerId};
 use blobstore::refs::StackEntry;
-use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Everything that reads need, and everything that mounts need.
 #[derive(Debug)]
@@ -28,7 +28,9 @@ pub(crate) struct Layers {
     form: ErofsForm,
     meters: Meters,
     /// One at a time attaches a given layer; others wait for it and find it there.
-    attaching: Mutex<HashMap<LayerId, Arc<tokio::sync::Mutex<()>>>>,
+    attaching: Turns<LayerId>,
+    /// One at a time mounts or unmounts at a given place.
+    targets: Turns<PathBuf>,
 }
 
 impl Layers {
@@ -40,7 +42,7 @@ impl Layers {
         form: ErofsForm,
         meters: Meters,
     ) -> Self {
-        Self { config, fetcher, table, mounter, form, meters, attaching: Mutex::default() }
+        Self { config, fetcher, table, mounter, form, meters, attaching: Turns::default(), targets: Turns::default() }
     }
 
     pub(crate) fn table(&self) -> &Table {
@@ -57,18 +59,13 @@ impl Layers {
 
     /// Mounts the layer at `target`, a directory. Already so: nothing is done.
     pub(crate) async fn attach(&self, entry: &StackEntry, target: &Path) -> Result<(), Error> {
-        let turn = Arc::clone(self.lock_attaching().entry(entry.layer).or_default());
-        let done = {
-            let _turn = turn.lock().await;
-            self.attach_alone(entry, target).await
-        };
-        drop(turn);
-        self.lock_attaching().retain(|_, lock| Arc::strong_count(lock) > 1);
-        done
+        let _turn = self.attaching.take(entry.layer).await;
+        self.attach_alone(entry, target).await
     }
 
-    fn lock_attaching(&self) -> std::sync::MutexGuard<'_, HashMap<LayerId, Arc<tokio::sync::Mutex<()>>>> {
-        self.attaching.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    /// The turns of those who stack and unstack at a place.
+    pub(crate) fn targets(&self) -> &Turns<PathBuf> {
+        &self.targets
     }
 
     async fn attach_alone(&self, entry: &StackEntry, target: &Path) -> Result<(), Error> {
@@ -82,9 +79,13 @@ impl Layers {
                 _ => Err(Error::Invalid(format!("{} is a mount point of something else", target.display()))),
             };
         }
-        if let Some(other) = mounts.iter().find(|m| self.layer_of(m) == Some(entry.layer)) {
-            let bind = Request::Bind { source: other.target.clone(), target: target.to_owned() };
-            return self.mounter.ask(&bind).await.map_err(|e| Error::mount(entry.layer, e));
+        for other in mounts.iter().filter(|m| self.layer_of(m) == Some(entry.layer)) {
+            let bind = Request::Bind { source: other.target.clone(), mount: other.id, target: target.to_owned() };
+            match self.mounter.ask(&bind).await {
+                // Something else is seen at its place: try the next, or make a mount of our own.
+                Err(e) if e.is(rustix::io::Errno::STALE) => {}
+                done => return done.map_err(|e| Error::mount(entry.layer, e)),
+            }
         }
         let head = self.open(entry).await?;
         let length = head.layer.index.data_len();
@@ -96,8 +97,11 @@ impl Layers {
         Ok(())
     }
 
-    /// Which of our layers a mount shows.
+    /// Which of our layers a mount shows, all of it: a part that somebody has bound elsewhere is not ours.
     pub(crate) fn layer_of(&self, mount: &MountLine) -> Option<LayerId> {
+        if mount.root != Path::new("/") {
+            return None;
+        }
         info::layer_metadata(mount, &self.config.cache_dir)?.file_name()?.to_str()?.parse().ok()
     }
 
@@ -205,6 +209,14 @@ fn pieces(layer: &Layer, offset: u64, size: u32) -> impl Iterator<Item = Piece> 
 }
 
 impl Error {
+    pub(crate) fn unmount(target: &Path, source: MountError) -> Self {
+        let target = target.to_owned();
+        match source.is(rustix::io::Errno::BUSY) {
+            true => Self::InUse { target },
+            false => Self::Unmount { target, source: Box::new(source) },
+        }
+    }
+
     fn mount(layer: LayerId, source: MountError) -> Self {
         Self::Mount { what: format!("layer {layer}"), source: Box::new(source) }
     }

@@ -6,7 +6,7 @@
 //!
 //! The rooms: `holder`, `connection` and `leftovers` (a daemon's life), `worker`, `node`, `service`, `status` (the process,
 //! its parts and its API), `layers`, `table`, `device` (one layer: head, device, mount, reads), `stack` (`lamina mount`), `mount` (system
-//! calls about mounts), `probe`, `sys` (all unsafe code).
+//! calls about mounts), `turns` (who waits for whom), `probe`, `sys` (all unsafe code).
 //!
 //! This crate knows EROFS as something that is checked and mounted, and chunks as something that the fetcher has. It
 //! knows nothing of containerd or of images.
@@ -27,6 +27,7 @@ mod stack;
 mod status;
 mod sys;
 mod table;
+mod turns;
 mod worker;
 
 pub use config::{Config, Face};

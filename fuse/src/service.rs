@@ -27,7 +27,35 @@ impl Service {
     }
 }
 
+/// Does something whole even when the caller goes away meanwhile: tonic drops the call's future then, and a mount that is
+/// half made is nobody's.
+async fn to_the_end(work: impl Future<Output = Result<(), Error>> + Send + 'static) -> Result<(), Status> {
+    let done = tokio::spawn(work).await;
+    done.unwrap_or_else(|e| Err(Error::system(std::io::Error::other(e)))).map_err(to_status)
+}
+
 impl Service {
+    /// Mounts stacks. Who asked for it and does not wait any more does not get it.
+    async fn mount_unless_abandoned(
+        &self,
+        stacks: Vec<Stack>,
+        target: PathBuf,
+        upper: Option<PathBuf>,
+    ) -> Result<Stack, Error> {
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let node = Arc::clone(&self.0);
+        tokio::spawn(async move {
+            let done = stack::mount(&node.layers, &node.config, &stacks, &target, upper.as_deref()).await;
+            if let Err(Ok(_)) = tell.send(done) {
+                tracing::info!(target = %target.display(), "who asked for this mount has gone: unmounting it");
+                if let Err(error) = stack::unmount(&node.layers, &node.config, &target).await {
+                    tracing::warn!(error = %error.report(), "cannot unmount it");
+                }
+            }
+        });
+        told.await.unwrap_or_else(|e| Err(Error::system(std::io::Error::other(e))))
+    }
+
     /// Has a layer's head fetched and checked. One that this node cannot use is as good as none: whoever asks has an
     /// ordinary unpack to fall back on now, and not when a container needs the layer.
     async fn check_usable(&self, layer: &StackEntry, deadline: Duration) -> Result<(), Status> {
@@ -66,13 +94,15 @@ impl control::Daemon for Service {
     async fn attach(&self, request: Request<v1::AttachRequest>) -> Answer<v1::AttachReply> {
         let v1::AttachRequest { layer, target } = request.into_inner();
         let entry = layer_in(layer.ok_or_else(|| Status::invalid_argument("no layer"))?)?;
-        self.layers().attach(&entry, Path::new(&target)).await.map_err(to_status)?;
+        let layers = Arc::clone(&self.0.layers);
+        to_the_end(async move { layers.attach(&entry, Path::new(&target)).await }).await?;
         Ok(Response::new(v1::AttachReply {}))
     }
 
     async fn detach(&self, request: Request<v1::DetachRequest>) -> Answer<v1::DetachReply> {
         let targets: Vec<PathBuf> = request.into_inner().targets.into_iter().map(PathBuf::from).collect();
-        self.layers().detach(&targets).await.map_err(to_status)?;
+        let layers = Arc::clone(&self.0.layers);
+        to_the_end(async move { layers.detach(&targets).await }).await?;
         Ok(Response::new(v1::DetachReply {}))
     }
 
@@ -87,16 +117,15 @@ impl control::Daemon for Service {
         for reference in &references {
             stacks.push(self.resolve_within(reference, self.0.config.deadline).await.map_err(to_status)?);
         }
-        let upper = (!upper.is_empty()).then(|| Path::new(&upper));
-        let mounted = stack::mount(self.layers(), &self.0.config, &stacks, Path::new(&target), upper).await;
-        let layers = mounted.map_err(to_status)?;
+        let upper = (!upper.is_empty()).then(|| PathBuf::from(upper));
+        let layers = self.mount_unless_abandoned(stacks, target.into(), upper).await.map_err(to_status)?;
         let face = status::face(self.layers().form()).to_owned();
         Ok(Response::new(v1::MountReply { layers: layers.layers().iter().map(layer_out).collect(), face }))
     }
 
     async fn unmount(&self, request: Request<v1::UnmountRequest>) -> Answer<v1::UnmountReply> {
-        let target = request.into_inner().target;
-        stack::unmount(self.layers(), &self.0.config, Path::new(&target)).await.map_err(to_status)?;
+        let (target, node) = (request.into_inner().target, Arc::clone(&self.0));
+        to_the_end(async move { stack::unmount(&node.layers, &node.config, Path::new(&target)).await }).await?;
         Ok(Response::new(v1::UnmountReply {}))
     }
 }

@@ -6,7 +6,7 @@
 use crate::Error;
 use crate::config::Config;
 use crate::layers::Layers;
-use crate::mount::info;
+use crate::mount::info::{self, MountLine};
 use crate::mount::request::{Request, Upper};
 use blobstore::layer::LayerId;
 use blobstore::refs::{Stack, StackEntry};
@@ -33,10 +33,15 @@ pub(crate) async fn mount(
     target: &Path,
     upper: Option<&Path>,
 ) -> Result<Stack, Error> {
+    let _turn = layers.targets().take(target.to_owned()).await;
     check_target(target)?;
     let whole = stacks.iter().fold(Stack::EMPTY, |below, above| below.under(above));
     if whole.is_empty() {
         return Err(Error::Invalid("a stack of no layers".into()));
+    }
+    // What was here before and was unmounted by somebody else.
+    for (home, _) in records(config).into_iter().filter(|(_, record)| record.target == target) {
+        take_down(layers, &home).await;
     }
     let stack = whole.layers();
     let home = new_home(config)?;
@@ -46,10 +51,23 @@ pub(crate) async fn mount(
         upper: upper.map(Path::to_owned),
     };
     if let Err(error) = build(layers, &home, stack, root_of(stacks, stack), &record).await {
-        take_down(layers, &home, stack.len()).await;
+        // There was nothing at the target before: the mounter may have died between a mount and its answer.
+        let half = Request::Unmount { target: target.to_owned(), detach: true };
+        if shows_a_stack(layers, target)
+            && let Err(error) = layers.mounter().ask(&half).await
+        {
+            tracing::warn!(%error, target = %target.display(), "left behind");
+        }
+        take_down(layers, &home).await;
         return Err(error);
     }
     Ok(whole)
+}
+
+/// Whether what is mounted at `target` can be a stack's.
+fn shows_a_stack(layers: &Layers, target: &Path) -> bool {
+    let mounts = info::mounts().unwrap_or_default();
+    info::at(&mounts, target).is_some_and(|m| m.fs_type == "overlay" || layers.layer_of(m).is_some())
 }
 
 /// Which layer's root the merged root is to be like, where it is written: the topmost one of the lowest stack. What
@@ -109,65 +127,88 @@ fn write_record(home: &Path, record: &Record) -> Result<(), Error> {
 /// Unmounts the stack at `target`. In use: refused, and nothing is changed. More than one record names a target when
 /// somebody took a stack from it with umount(8) and it was used again: all of them go.
 pub(crate) async fn unmount(layers: &Layers, config: &Config, target: &Path) -> Result<(), Error> {
+    let _turn = layers.targets().take(target.to_owned()).await;
     let not_ours = || Error::Invalid(format!("{} is not a mount of ours; see lamina status", target.display()));
     let found: Vec<_> = records(config).into_iter().filter(|(_, record)| record.target == target).collect();
     if found.is_empty() {
         return Err(not_ours());
     }
-    let mounts = info::mounts().map_err(Error::system)?;
     // A stranger's mount may stand where ours stood.
-    let foreign = info::at(&mounts, target).is_some_and(|m| m.fs_type != "overlay" && layers.layer_of(m).is_none());
+    let mounts = info::mounts().map_err(Error::system)?;
+    let foreign = info::at(&mounts, target).is_some() && !shows_a_stack(layers, target);
     if !foreign {
         let request = Request::Unmount { target: target.to_owned(), detach: false };
-        let failed = |e| Error::Unmount { target: target.to_owned(), source: Box::new(e) };
-        layers.mounter().ask(&request).await.map_err(failed)?;
+        layers.mounter().ask(&request).await.map_err(|e| Error::unmount(target, e))?;
     }
-    for (home, record) in found {
-        take_down(layers, &home, record.layers.len()).await;
+    for (home, _) in found {
+        take_down(layers, &home).await;
     }
     if foreign { Err(not_ours()) } else { Ok(()) }
 }
 
-async fn take_down(layers: &Layers, home: &Path, count: usize) {
-    let points: Vec<PathBuf> = (0..count).map(|i| home.join(i.to_string())).collect();
-    if let Err(error) = layers.detach(&points).await {
-        tracing::warn!(%error, home = %home.display(), "left behind");
-        return;
+/// Unmounts the layers of a stack and forgets it. What is still in use below an overlay lives on there.
+async fn take_down(layers: &Layers, home: &Path) {
+    let mounts = info::mounts().unwrap_or_default();
+    for target in below(&mounts, home) {
+        if let Err(error) = layers.mounter().ask(&Request::Unmount { target, detach: true }).await {
+            tracing::warn!(%error, home = %home.display(), "left behind");
+            return;
+        }
     }
-    remove_home(home, count);
+    remove_home(home);
+}
+
+/// The mount points in a stack's directory, the last mounted first.
+fn below(mounts: &[MountLine], home: &Path) -> Vec<PathBuf> {
+    mounts.iter().rev().filter(|m| m.target.parent() == Some(home)).map(|m| m.target.clone()).collect()
 }
 
 /// Removes the record and the (empty) mount points; never recursively, should one still be mounted.
-fn remove_home(home: &Path, count: usize) {
-    for i in 0..count {
-        let _ = std::fs::remove_dir(home.join(i.to_string()));
-    }
+fn remove_home(home: &Path) {
     let _ = std::fs::remove_file(home.join(RECORD));
+    for point in std::fs::read_dir(home).into_iter().flatten().flatten() {
+        let _ = std::fs::remove_dir(point.path());
+    }
     let _ = std::fs::remove_dir(home);
+}
+
+/// Takes down what a worker that died left half made or half unmade: directories of stacks that nothing shows. Only for
+/// a worker's start, when no stack is being made.
+pub(crate) async fn take_down_halves(layers: &Layers, config: &Config) {
+    for home in homes(config) {
+        if !read_record(&home).is_some_and(|record| shows_a_stack(layers, &record.target)) {
+            tracing::info!(home = %home.display(), "taking down what a worker that died left of a stack");
+            take_down(layers, &home).await;
+        }
+    }
+}
+
+fn homes(config: &Config) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(config.stacks()) else { return Vec::new() };
+    entries.filter_map(|e| Some(e.ok()?.path())).collect()
+}
+
+fn read_record(home: &Path) -> Option<Record> {
+    serde_json::from_slice(&std::fs::read(home.join(RECORD)).ok()?).ok()
 }
 
 /// All stacks' directories and records. One that cannot be read is passed over: it was being made.
 pub(crate) fn records(config: &Config) -> Vec<(PathBuf, Record)> {
-    let Ok(entries) = std::fs::read_dir(config.stacks()) else { return Vec::new() };
-    let read = |home: PathBuf| {
-        let text = std::fs::read(home.join(RECORD)).ok()?;
-        Some((home, serde_json::from_slice(&text).ok()?))
-    };
-    entries.filter_map(|e| read(e.ok()?.path())).collect()
+    homes(config).into_iter().filter_map(|home| Some((read_record(&home)?, home))).map(|(r, home)| (home, r)).collect()
 }
 
 /// After a daemon was killed: detaches every stack's mounts, whoever uses them, and forgets them. The holder's work, when
 /// no worker runs.
 pub(crate) fn forget_all(config: &Config) {
     let mounts = info::mounts().unwrap_or_default();
-    for (home, record) in records(config) {
-        let overlay = info::at(&mounts, &record.target).filter(|m| m.fs_type == "overlay");
-        let points = (0..record.layers.len()).map(|i| home.join(i.to_string()));
-        let mounted = points.filter(|p| info::at(&mounts, p).is_some());
-        for target in overlay.map(|m| m.target.clone()).into_iter().chain(mounted) {
+    for home in homes(config) {
+        let shown = read_record(&home)
+            .and_then(|record| info::at(&mounts, &record.target).filter(|m| m.fs_type == "overlay"))
+            .map(|m| m.target.clone());
+        for target in shown.into_iter().chain(below(&mounts, &home)) {
             let _ = rustix::mount::unmount(&target, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
         }
-        remove_home(&home, record.layers.len());
+        remove_home(&home);
     }
 }
 

@@ -34,6 +34,7 @@ async fn serve(config: Config) -> Result<(), Error> {
     let (node, registry) = Node::assemble(config)?;
     let node = Arc::new(node);
     let ended = start_session(&node)?;
+    stack::take_down_halves(&node.layers, &node.config).await;
     if let Some(address) = &node.config.metrics {
         let listener = metrics::listen(address).await?;
         tokio::spawn(metrics::serve(listener, Arc::new(registry)));

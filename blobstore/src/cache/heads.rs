@@ -83,6 +83,8 @@ impl Heads {
         trailer.extend_from_slice(blake3::hash(metadata).as_bytes());
         trailer.extend_from_slice(&(metadata.len() as u64).to_le_bytes());
         trailer.extend_from_slice(MAGIC);
+        // Somebody may have emptied the cache while we run.
+        fs::create_dir_all(&self.dir).map_err(io_error(&self.dir, "creating"))?;
         replace_file(&path, &[metadata, frame, &trailer]).map_err(io_error(&path, "writing"))?;
         let unreadable = || io::Error::other("what was just written reads back as something else");
         self.get(layer)?.ok_or_else(|| io_error(&path, "reading back")(unreadable()))

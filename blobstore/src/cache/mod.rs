@@ -148,6 +148,15 @@ impl Lock {
     }
 }
 
+/// Whether nobody owns the cache in `dir`; `Locked` when somebody does. To be asked before what a dead owner left is taken
+/// away.
+pub fn check_unowned(dir: &Path) -> Result<()> {
+    match dir.join("lock").exists() {
+        true => Lock::take(dir).map(drop),
+        false => Ok(()),
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 struct Format {
     version: u32,
@@ -201,7 +210,9 @@ mod tests {
         let first = Cache::open(dir.path(), &options, &meter).unwrap();
         let second = Cache::open(dir.path(), &options, &meter).unwrap_err();
         assert!(matches!(second, CacheError::Locked { .. }), "{second}");
+        assert!(matches!(check_unowned(dir.path()), Err(CacheError::Locked { .. })));
         drop(first);
+        check_unowned(dir.path()).unwrap();
         Cache::open(dir.path(), &options, &meter).unwrap();
     }
 

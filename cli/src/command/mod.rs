@@ -38,7 +38,8 @@ impl Context {
     }
 
     fn store(&self) -> Result<Arc<dyn Store>, Failure> {
-        open(&self.config.store.url).map_err(|e| Failure::because("cannot use the store", &e))
+        open(&self.config.store.url)
+            .map_err(|e| Failure::usage(format!("cannot use the store: {}", control::causes(&e))))
     }
 
     fn refs(&self) -> Result<Refs, Failure> {
@@ -73,7 +74,7 @@ pub fn lamina() -> ExitCode {
         (_, true) => "error",
         _ => "warn",
     });
-    match run(&global, command) {
+    match run(&global, command).and_then(|()| output::finish()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("lamina: {failure}");

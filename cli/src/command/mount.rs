@@ -36,8 +36,10 @@ pub(super) async fn mount(context: &Context, arguments: &Mount) -> Result<(), Fa
 }
 
 pub(super) async fn umount(context: &Context, arguments: &Umount) -> Result<(), Failure> {
-    // Not canonicalised through the mount itself: its parent is, so that a dead mount can still be named.
     let target = std::path::absolute(&arguments.target).map_err(|e| named(&arguments.target, &e))?;
+    // A link is followed, as mount does; what it leads to may be a mount.
+    let target = if target.read_link().is_ok() { existing(&target)? } else { target };
+    // Not canonicalised through the mount itself: its parent is, so that a dead mount can still be named.
     let parent = target.parent().and_then(|p| p.canonicalize().ok());
     let target = match (parent, target.file_name()) {
         (Some(parent), Some(name)) => parent.join(name),

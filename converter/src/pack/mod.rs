@@ -10,7 +10,7 @@ mod spool;
 
 pub use spool::{Item, Spool};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use body::Body;
 use cut::Cutter;
 use erofs::{BLOCK, Content, Kind, NodeId, Tree};
@@ -19,11 +19,17 @@ use std::collections::HashMap;
 /// The chunk size that is aimed at unless the caller asks for another.
 pub const CHUNK_SIZE: u32 = 256 << 10;
 
+/// The most bytes of holes that a layer may store as zeros. Holes between data of a file that is very large are not all
+/// free (see [`Content::sparse`]); a map that asks for more than this was made to be converted for ever.
+const ZEROS_MAX: u64 = 64 << 30;
+
 /// What a pack came to.
 #[derive(Debug)]
 pub struct Packed {
     /// Blocks of the data space.
     pub blocks: u64,
+    /// Bytes of holes that are stored.
+    pub zeros: u64,
     /// Bytes of files that share the blocks of others.
     pub deduplicated: u64,
     /// BLAKE3 over the content hashes in order.
@@ -39,7 +45,7 @@ pub fn pack(
     target: u32,
     emit: &mut dyn FnMut(Vec<u8>) -> Result<()>,
 ) -> Result<Packed> {
-    let mut packed = Packed { blocks: 0, deduplicated: 0, digest: blake3::Hasher::new() };
+    let mut packed = Packed { blocks: 0, zeros: 0, deduplicated: 0, digest: blake3::Hasher::new() };
     let mut cutter = Cutter::new(spool, target, emit);
     let mut placed: HashMap<usize, Content> = HashMap::new();
     let mut contents: HashMap<NodeId, Content> = HashMap::new();
@@ -55,7 +61,7 @@ pub fn pack(
                 content.clone()
             }
             None => {
-                let content = place(item, &mut cutter, &mut packed.blocks, &visit.path)?;
+                let content = place(item, &mut cutter, &mut packed, &visit.path).map_err(|e| e.at(&visit.path))?;
                 packed.digest.update(&item.hash);
                 placed.insert(number, content.clone());
                 content
@@ -71,22 +77,29 @@ pub fn pack(
 }
 
 /// Puts a file's contents at the end of the data space.
-fn place(item: &Item, cutter: &mut Cutter<'_>, blocks: &mut u64, path: &[u8]) -> Result<Content> {
+fn place(item: &Item, cutter: &mut Cutter<'_>, packed: &mut Packed, path: &[u8]) -> Result<Content> {
     let size = item.shape.size;
     let (body, content) = match &item.shape.map {
         None if size == 0 => return Ok(Content::EMPTY),
-        None => (Body::plain(item), Content::Plain { size, start: *blocks }),
+        None => (Body::plain(item), Content::Plain { size, start: packed.blocks }),
         Some(map) => {
             let ranges: Vec<_> = map.iter().map(|extent| (extent.offset, extent.length)).collect();
             let layout = Content::sparse(size, &ranges);
+            packed.zeros += layout.stored() - ranges.iter().map(|(_, length)| length).sum::<u64>();
+            if packed.zeros > ZEROS_MAX {
+                return Err(Error::refused(format!(
+                    "a sparse file of {size} bytes whose data are too far apart: more than {ZEROS_MAX} bytes of holes would \
+                     have to be stored"
+                )));
+            }
             let (body, starts) = Body::sparse(item, &layout);
-            (body, layout.content(starts.into_iter().map(|start| *blocks + start)))
+            (body, layout.content(starts.into_iter().map(|start| packed.blocks + start)))
         }
     };
     let mut key = blake3::Hasher::new();
     key.update(&item.hash).update(path);
     cutter.add(&body, *key.finalize().as_bytes())?;
-    *blocks += body.length / BLOCK as u64;
+    packed.blocks += body.length / BLOCK as u64;
     Ok(content)
 }
 

@@ -93,8 +93,9 @@ impl Blobs {
         match self {
             Self::Directory(directory) => {
                 let path = directory.join(name);
-                match File::open(&path) {
-                    Ok(file) => Ok(Box::new(file)),
+                match open_regular(&path) {
+                    Ok(Some(file)) => Ok(Box::new(file)),
+                    Ok(None) => Err(Error::refused(format!("{} is not a regular file", path.display()))),
                     Err(e) if e.kind() == io::ErrorKind::NotFound && directory.is_dir() => {
                         Err(missing(&path.display().to_string()))
                     }
@@ -110,6 +111,14 @@ impl Blobs {
             }
         }
     }
+}
+
+/// A file of a layout, if it is a regular one: a layout can be unpacked from anywhere, and a pipe in it would be waited for.
+fn open_regular(path: &Path) -> io::Result<Option<File>> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let no_wait = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = File::options().read(true).custom_flags(no_wait).open(path)?;
+    Ok(file.metadata()?.is_file().then_some(file))
 }
 
 fn missing(name: &str) -> Error {

@@ -4,12 +4,13 @@ use super::blobs::Blobs;
 use super::manifest::{Config, Descriptor, Document, WirePlatform, parse};
 use crate::error::{Error, Result};
 use blobstore::refs::{Digest, Platform};
+use std::collections::HashSet;
 use std::str::FromStr;
 
 /// How deep indexes may nest.
 const DEPTH_MAX: usize = 4;
 
-/// More than any image has: containerd's own limit lies at 128 or so.
+/// More than any image has, and than overlayfs stacks.
 const LAYERS_MAX: usize = 512;
 
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
@@ -33,6 +34,8 @@ pub struct Images {
     pub name: Option<String>,
     /// Every document on the way: indexes, manifests, configs, byte for byte.
     pub documents: Vec<Vec<u8>>,
+    /// Indexes and manifests that were looked at: each is once, however often it is named.
+    seen: HashSet<Digest>,
     /// The images, one a platform.
     pub images: Vec<Image>,
     /// Where the layers are.
@@ -101,8 +104,14 @@ pub fn open(blobs: Blobs, reference: Option<&str>, platforms: &Platforms) -> Res
         return Err(Error::refused(format!("the layout has no image '{wanted}'; it has: {}", names.join(", "))));
     }
     let root = choose_root(&chosen, platforms)?;
-    let mut images =
-        Images { root: root.digest()?, name: full_name(&root), documents: Vec::new(), images: Vec::new(), blobs };
+    let mut images = Images {
+        root: root.digest()?,
+        name: full_name(&root),
+        documents: Vec::new(),
+        seen: HashSet::new(),
+        images: Vec::new(),
+        blobs,
+    };
     images.collect(&root, platforms, 0)?;
     if images.images.is_empty() {
         return Err(Error::refused(format!("the image has no manifest for {}", describe(platforms))));
@@ -119,7 +128,7 @@ pub(super) fn of_manifest(
     platforms: &Platforms,
 ) -> Result<Images> {
     let root = Digest::of(&manifest);
-    let mut images = Images { root, name, documents: Vec::new(), images: Vec::new(), blobs };
+    let mut images = Images { root, name, documents: Vec::new(), seen: HashSet::new(), images: Vec::new(), blobs };
     images.document(root, media_type, manifest, platforms, 0)?;
     Ok(images)
 }
@@ -167,8 +176,12 @@ fn describe(platforms: &Platforms) -> String {
 
 impl Images {
     fn collect(&mut self, descriptor: &Descriptor, platforms: &Platforms, depth: usize) -> Result<()> {
+        let digest = descriptor.digest()?;
+        if !self.seen.insert(digest) {
+            return Ok(());
+        }
         let bytes = self.blobs.document(descriptor)?;
-        self.document(descriptor.digest()?, &descriptor.media_type, bytes, platforms, depth)
+        self.document(digest, &descriptor.media_type, bytes, platforms, depth)
     }
 
     /// Takes an index or a manifest whose descriptor has this media type.
@@ -234,7 +247,11 @@ impl Images {
             return Err(Error::refused(format!("the image is for {platform}, wanted is {}", describe(platforms))));
         }
         let diff_ids = parsed.rootfs.diff_ids.unwrap_or_default();
-        if diff_ids.len() != layers.len() || layers.len() > LAYERS_MAX {
+        if layers.len() > LAYERS_MAX {
+            let layers = layers.len();
+            return Err(Error::refused(format!("{manifest}: {layers} layers, {LAYERS_MAX} are possible")));
+        }
+        if diff_ids.len() != layers.len() {
             let (layers, diff_ids) = (layers.len(), diff_ids.len());
             return Err(Error::refused(format!("{manifest}: {layers} layers, but {diff_ids} diff_ids in its config")));
         }

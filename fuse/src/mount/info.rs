@@ -10,8 +10,12 @@ use std::path::{Path, PathBuf};
 /// One line of mountinfo, proc_pid_mountinfo(5).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MountLine {
+    /// Mount ID, as statx(2) has it too.
+    pub(crate) id: u64,
     /// Minor number of the st_dev of the files on it: for FUSE, the connection's number.
     pub(crate) minor: u32,
+    /// Which directory or file of the file system is shown: `/` is all of it, else it is part of it, bound by somebody.
+    pub(crate) root: PathBuf,
     /// Where it is mounted.
     pub(crate) target: PathBuf,
     /// Type of the file system.
@@ -56,7 +60,9 @@ fn parse(line: &[u8]) -> Option<MountLine> {
     let text = |i: usize| fields.get(i).and_then(|f| std::str::from_utf8(f).ok());
     let (_, minor) = text(2)?.split_once(':')?;
     Some(MountLine {
+        id: text(0)?.parse().ok()?,
         minor: minor.parse().ok()?,
+        root: path(fields.get(3)?),
         target: path(fields.get(4)?),
         fs_type: text(dash + 1)?.to_owned(),
         source: path(fields.get(dash + 2)?),
@@ -92,8 +98,8 @@ mod tests {
     fn a_line_with_optional_fields_and_escapes_is_read() {
         let line = br"57 24 0:48 / /var/my\040dir rw,relatime shared:25 master:1 - erofs /c/heads/abcd ro,user_xattr";
         let m = parse(line).unwrap();
-        assert_eq!(m.minor, 48);
-        assert_eq!(m.target, Path::new("/var/my dir"));
+        assert_eq!((m.id, m.minor), (57, 48));
+        assert_eq!((m.root.as_path(), m.target.as_path()), (Path::new("/"), Path::new("/var/my dir")));
         assert_eq!((m.fs_type.as_str(), m.source.as_path()), ("erofs", Path::new("/c/heads/abcd")));
     }
 

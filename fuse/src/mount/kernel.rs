@@ -3,12 +3,13 @@
 
 use super::request::{Answer, ErofsForm, Request, Upper};
 use crate::sys;
-use rustix::fs::{AtFlags, CWD};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -20,20 +21,20 @@ const OPTIONS_MAX: usize = 4095;
 pub(crate) fn perform(request: &Request) -> Answer {
     let done = match request {
         Request::Erofs { form, metadata, device, target } => erofs(*form, metadata, device, target),
-        Request::Bind { source, target } => rustix::mount::mount_bind(source, target).map_err(io::Error::from),
+        Request::Bind { source, mount, target } => bind(source, *mount, target),
         Request::Overlay { base, lowers, target, upper } => overlay(base, lowers, target, upper.as_ref()),
         Request::Unmount { target, detach } => unmount(target, *detach),
     };
     match done {
         Ok(()) => Answer::Done,
-        Err(e) => Answer::Failed { what: format!("{}: {e}", title(request)) },
+        Err(e) => Answer::Failed { errno: e.raw_os_error().unwrap_or(0), what: format!("{}: {e}", title(request)) },
     }
 }
 
 fn title(request: &Request) -> String {
     match request {
         Request::Erofs { metadata, target, .. } => format!("mounting {} on {}", metadata.display(), target.display()),
-        Request::Bind { source, target } => format!("binding {} to {}", source.display(), target.display()),
+        Request::Bind { source, target, .. } => format!("binding {} to {}", source.display(), target.display()),
         Request::Overlay { lowers, target, .. } => format!("stacking {} layers on {}", lowers.len(), target.display()),
         Request::Unmount { .. } => "unmounting".to_owned(),
     }
@@ -60,6 +61,17 @@ fn mount_erofs(source: &Path, device: &Path, more: &str, target: &Path) -> io::R
     let options = CString::new(options)?;
     rustix::mount::mount(source, target, "erofs", MountFlags::RDONLY | MountFlags::NODEV, options.as_c_str())?;
     Ok(())
+}
+
+/// Binds what an open file stands for, so that what was looked at is what is bound.
+fn bind(source: &Path, mount: u64, target: &Path) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let seen = rustix::fs::open(source, flags, Mode::empty()).map_err(|_| Errno::STALE)?;
+    let stat = rustix::fs::statx(&seen, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
+    if stat.stx_mask & StatxFlags::MNT_ID.bits() == 0 || stat.stx_mnt_id != mount {
+        return Err(Errno::STALE.into());
+    }
+    Ok(rustix::mount::mount_bind(format!("/proc/self/fd/{}", seen.as_raw_fd()), target)?)
 }
 
 /// A loop device that shows `file` read-only. It goes when the returned file and its mounts are gone.

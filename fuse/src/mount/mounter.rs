@@ -16,12 +16,24 @@ const READS: u32 = 4;
 /// Why a mount was not made.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MountError {
-    /// The kernel said no: what was being done, and the error in words.
-    #[error("{0}")]
-    Kernel(String),
+    /// The kernel said no.
+    #[error("{what}")]
+    Kernel {
+        /// The errno, 0 when there was none.
+        errno: i32,
+        /// What was being done, and the error in words.
+        what: String,
+    },
     /// The mounter itself is at fault.
     #[error("the mounter process: {0}")]
     Mounter(#[from] io::Error),
+}
+
+impl MountError {
+    /// Whether the kernel's answer was this one.
+    pub(crate) fn is(&self, wanted: rustix::io::Errno) -> bool {
+        matches!(self, Self::Kernel { errno, .. } if *errno == wanted.raw_os_error())
+    }
 }
 
 /// The child's side: serves requests on stdin until it ends.
@@ -33,7 +45,7 @@ pub fn serve() -> io::Result<()> {
     for line in io::stdin().lock().lines() {
         let answer = match serde_json::from_str::<Request>(&line?) {
             Ok(request) => kernel::perform(&request),
-            Err(e) => Answer::Failed { what: format!("not a request: {e}") },
+            Err(e) => Answer::Failed { errno: 0, what: format!("not a request: {e}") },
         };
         serde_json::to_writer(&mut out, &answer)?;
         out.write_all(b"\n")?;
@@ -52,8 +64,8 @@ pub(crate) struct Mounter {
 
 #[derive(Debug)]
 struct Running {
-    /// Ends the child when the worker drops it.
-    _child: Child,
+    /// Ended when the worker drops it.
+    child: Child,
     requests: ChildStdin,
     answers: BufReader<ChildStdout>,
 }
@@ -67,18 +79,25 @@ impl Mounter {
     /// Has one request done.
     pub(crate) async fn ask(&self, request: &Request) -> Result<(), MountError> {
         let mut slot = self.running.lock().await;
-        let running = match slot.take() {
-            Some(running) => running,
-            None => self.start()?,
+        let running = match slot.take().map(|mut running| (running.child.try_wait(), running)) {
+            Some((Ok(None), running)) => running,
+            _ => self.start()?,
         };
-        let (running, answer) = tokio::time::timeout(self.deadline, exchange(running, request))
-            .await
-            .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "no answer; giving it up"))??;
+        let (running, answer) = match self.within_deadline(running, request).await {
+            // It died before it had read the request, so nothing was done yet.
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => self.within_deadline(self.start()?, request).await?,
+            done => done?,
+        };
         *slot = Some(running);
         match answer {
             Answer::Done => Ok(()),
-            Answer::Failed { what } => Err(MountError::Kernel(what)),
+            Answer::Failed { errno, what } => Err(MountError::Kernel { errno, what }),
         }
+    }
+
+    async fn within_deadline(&self, running: Running, request: &Request) -> io::Result<(Running, Answer)> {
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no answer; giving it up");
+        tokio::time::timeout(self.deadline, exchange(running, request)).await.map_err(late)?
     }
 
     fn start(&self) -> io::Result<Running> {
@@ -91,7 +110,7 @@ impl Mounter {
         let (Some(requests), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(io::Error::other("started without pipes"));
         };
-        Ok(Running { _child: child, requests, answers: BufReader::new(answers) })
+        Ok(Running { child, requests, answers: BufReader::new(answers) })
     }
 }
 

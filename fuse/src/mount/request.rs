@@ -21,8 +21,9 @@ pub(crate) enum ErofsForm {
 pub(crate) enum Request {
     /// Mounts a layer.
     Erofs { form: ErofsForm, metadata: PathBuf, device: PathBuf, target: PathBuf },
-    /// Shows `source` at `target` too.
-    Bind { source: PathBuf, target: PathBuf },
+    /// Shows `source` at `target` too, if what is seen there is the mount with this id of mountinfo: another mount may
+    /// lie over it, or over a directory above it. ESTALE if it is not.
+    Bind { source: PathBuf, mount: u64, target: PathBuf },
     /// Stacks directories, bottom to top; each is named relative to `base`.
     Overlay { base: PathBuf, lowers: Vec<String>, target: PathBuf, upper: Option<Upper> },
     /// Unmounts; with `detach` also what is in use, which lives on until its last user is gone.
@@ -43,6 +44,6 @@ pub(crate) struct Upper {
 pub(crate) enum Answer {
     /// Done.
     Done,
-    /// Not done: what was being done, and the error in words.
-    Failed { what: String },
+    /// Not done: the errno (0 = none), what was being done, and the error in words.
+    Failed { errno: i32, what: String },
 }

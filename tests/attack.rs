@@ -1,0 +1,203 @@
+//! Attacks on a node: what is mounted over what, callers and mounters that die half way, daemons that share what they must
+//! not, layouts that are made to be waited for.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use tests::node::{Node, program};
+use tests::tree::write;
+
+const LAYERS: usize = 8;
+
+/// A running node with the layers `base/n:1`, each with a file named after it.
+fn node(test: &str, more: &str) -> Option<Node> {
+    if !tests::possible(test) {
+        return None;
+    }
+    let mut node = Node::new(more);
+    for n in 0..LAYERS {
+        let source = node.new_dir(&format!("source{n}"));
+        write(&source.join(format!("file{n}")), format!("content of {n}"));
+        node.convert_dir(&source, &format!("base/n{n}:1"));
+    }
+    node.start_daemon();
+    Some(node)
+}
+
+fn mount(node: &Node, layers: &[usize], name: &str) -> PathBuf {
+    let target = node.new_dir(name);
+    let references: Vec<String> = layers.iter().map(|n| format!("base/n{n}:1")).collect();
+    let mut arguments = vec!["mount"];
+    arguments.extend(references.iter().map(String::as_str));
+    arguments.push(target.to_str().unwrap());
+    node.run(&arguments);
+    target
+}
+
+fn umount(node: &Node, target: &Path) {
+    node.run(&["umount", target.to_str().unwrap()]);
+}
+
+fn shows(target: &Path, layer: usize) -> bool {
+    fs::read_to_string(target.join(format!("file{layer}"))).is_ok_and(|text| text == format!("content of {layer}"))
+}
+
+/// Mounts below the node's directory but for the devices'.
+fn mounted(node: &Node) -> Vec<String> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let targets = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(str::to_owned);
+    targets.filter(|t| Path::new(t).starts_with(node.path("")) && Path::new(t) != node.path("run/dev")).collect()
+}
+
+fn bind(source: &Path, target: &Path) {
+    rustix::mount::mount_bind(source, target).unwrap();
+}
+
+fn unmount(target: &Path) {
+    rustix::mount::unmount(target, rustix::mount::UnmountFlags::empty()).unwrap();
+}
+
+#[test]
+fn a_layer_is_the_layer_whatever_lies_over_its_first_mount() {
+    let Some(node) = node("over-mounting", "") else { return };
+    let (first, other) = (mount(&node, &[0], "above/first"), node.new_dir("other"));
+    write(&other.join("wrong"), "wrong");
+    for covered in [first.clone(), node.path("above")] {
+        bind(&other, &covered);
+        let second = mount(&node, &[0], "second");
+        let stack = mount(&node, &[0, 1], "stack");
+        assert!(shows(&second, 0) && shows(&stack, 0) && shows(&stack, 1) && !second.join("wrong").exists());
+        umount(&node, &second);
+        umount(&node, &stack);
+        unmount(&covered);
+    }
+    assert!(shows(&first, 0));
+    umount(&node, &first);
+    assert_eq!(mounted(&node), Vec::<String>::new());
+}
+
+#[test]
+fn a_part_of_a_layer_that_somebody_bound_elsewhere_is_not_the_layer() {
+    let Some(node) = node("a bound part", "") else { return };
+    let (first, part) = (mount(&node, &[0], "first"), node.path("part"));
+    write(&part, "");
+    bind(&first.join("file0"), &part);
+    umount(&node, &first);
+    let second = mount(&node, &[0], "second");
+    assert!(shows(&second, 0));
+    umount(&node, &second);
+    assert_eq!(mounted(&node), [part.to_str().unwrap()]);
+    unmount(&part);
+}
+
+#[test]
+fn who_goes_away_while_his_stack_is_mounted_leaves_nothing_and_so_does_a_worker() {
+    let Some(mut node) = node("abandoned mounts", "") else { return };
+    assert!(node.stop_daemon());
+    node.reconfigure("added_latency = \"0s\"", "added_latency = \"60ms\"");
+    for kill_worker in [false, true] {
+        fs::remove_dir_all(node.path("cache")).unwrap();
+        node.start_daemon();
+        let target = node.new_dir("target");
+        let references = (0..LAYERS).map(|n| format!("base/n{n}:1"));
+        let mut client = Command::new(program("lamina"))
+            .arg("--config")
+            .arg(node.config())
+            .arg("mount")
+            .args(references)
+            .arg(&target)
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        node.wait("some layers", |node| mounted(node).len() > 1);
+        if kill_worker {
+            let worker = tests::node::pid(&node.status().unwrap());
+            rustix::process::kill_process(worker, rustix::process::Signal::KILL).unwrap();
+        }
+        client.kill().unwrap();
+        client.wait().unwrap();
+        node.wait("the half to go", |node| node.status().is_some() && mounted(node).is_empty());
+        assert!(fs::read_dir(node.path("run/mounts")).unwrap().next().is_none());
+        let target = mount(&node, &[0, 1, 2], "target");
+        assert!(shows(&target, 2));
+        umount(&node, &target);
+        assert_eq!(mounted(&node), Vec::<String>::new());
+        assert!(node.stop_daemon());
+    }
+}
+
+#[test]
+fn of_many_who_mount_at_one_place_one_does() {
+    let Some(node) = node("one place", "") else { return };
+    let target = node.new_dir("target");
+    let client = |n: usize| {
+        let mut command = Command::new(program("lamina"));
+        command.arg("--config").arg(node.config()).arg("mount").arg(format!("base/n{n}:1")).arg("base/n0:1");
+        command.arg(&target).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let clients: Vec<_> = (1..6).map(client).collect();
+    let done = clients.into_iter().map(|mut client| client.wait().unwrap().code());
+    assert_eq!(done.filter(|code| *code == Some(0)).count(), 1);
+    assert_eq!(mounted(&node).iter().filter(|t| Path::new(t) == target).count(), 1);
+    umount(&node, &target);
+    assert_eq!(mounted(&node), Vec::<String>::new());
+}
+
+#[test]
+fn a_mounter_that_died_is_replaced_before_anybody_notices() {
+    let Some(node) = node("a dead mounter", "") else { return };
+    for round in 0..3 {
+        let target = mount(&node, &[round, round + 1], "target");
+        let worker = node.status().unwrap()["pid"].to_string();
+        let children = fs::read_dir(format!("/proc/{worker}/task")).unwrap().flatten();
+        for child in children.filter_map(|task| fs::read_to_string(task.path().join("children")).ok()) {
+            for pid in child.split_whitespace().filter_map(|pid| rustix::process::Pid::from_raw(pid.parse().unwrap())) {
+                rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+            }
+        }
+        umount(&node, &target);
+    }
+    assert_eq!(mounted(&node), Vec::<String>::new());
+}
+
+#[test]
+fn a_second_daemon_on_the_same_cache_takes_nothing_from_the_first() {
+    let Some(node) = node("one cache, two daemons", "") else { return };
+    let target = mount(&node, &[0, 1], "target");
+    let before = mounted(&node);
+    let config = fs::read_to_string(node.config()).unwrap();
+    let other = node.path("other.toml");
+    fs::write(&other, config.replace("/run\"", "/other-run\"")).unwrap();
+    let second = Command::new(program("laminad")).arg("--config").arg(&other).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(said.contains("another process uses this cache") && said.contains("[cache] dir"), "{said}");
+    assert_eq!(mounted(&node), before);
+    umount(&node, &target);
+}
+
+#[test]
+fn what_is_in_use_stays_and_the_words_say_what_to_do() {
+    let Some(node) = node("a busy mount", "") else { return };
+    let target = mount(&node, &[0, 1], "target");
+    let link = node.path("link");
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    let file = fs::File::open(target.join("file0")).unwrap();
+    assert!(node.fail(1, &["umount", target.to_str().unwrap()]).contains("is in use"));
+    assert!(shows(&target, 1));
+    drop(file);
+    umount(&node, &link);
+    assert_eq!(mounted(&node), Vec::<String>::new());
+}
+
+#[test]
+fn a_pipe_in_a_layout_is_refused_and_not_waited_for() {
+    let node = Node::default();
+    let layout = node.new_dir("layout");
+    let pipe = std::ffi::CString::new(layout.join("index.json").to_str().unwrap()).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let said = node.fail(3, &["convert", &format!("oci:{}", layout.display())]);
+    assert!(said.contains("index.json is not a regular file"), "{said}");
+}
