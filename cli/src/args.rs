@@ -65,6 +65,19 @@ pub(crate) enum Command {
     Umount(Umount),
     /// Show what the daemon does; exit status 1 when there is none
     Status,
+    /// Look into the store
+    #[command(subcommand)]
+    Store(StoreCommand),
+    /// Named in the documentation, not built yet
+    #[command(external_subcommand)]
+    Other(Vec<String>),
+}
+
+/// `lamina store`
+#[derive(Debug, Subcommand)]
+pub(crate) enum StoreCommand {
+    /// List the names of images, bases, workspaces and toolkits, each as a REF
+    Ls,
     /// Named in the documentation, not built yet
     #[command(external_subcommand)]
     Other(Vec<String>),

@@ -6,6 +6,7 @@ mod inspect;
 mod mount;
 mod pull;
 mod status;
+mod store;
 mod verify;
 
 use crate::args::{Command, Global, Lamina};
@@ -13,13 +14,13 @@ use crate::config::Config;
 use crate::failure::Failure;
 use crate::output;
 use blobstore::refs::Refs;
-use blobstore::store::{self, Store};
+use blobstore::store::{Store, open};
 use clap::Parser;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 /// Named in the documentation as coming; a clear word is better than "unrecognized".
-const NOT_YET: [&str; 8] = ["cache", "compose", "export", "snapshot", "store", "trace", "virtiofs", "warm"];
+const NOT_YET: [&str; 6] = ["cache", "compose", "export", "snapshot", "trace", "virtiofs"];
 
 /// What every subcommand gets.
 struct Context {
@@ -37,7 +38,7 @@ impl Context {
     }
 
     fn store(&self) -> Result<Arc<dyn Store>, Failure> {
-        store::open(&self.config.store.url)
+        open(&self.config.store.url)
             .map_err(|e| Failure::usage(format!("cannot use the store: {}", control::causes(&e))))
     }
 
@@ -92,6 +93,7 @@ fn run(global: &Global, command: Command) -> Result<(), Failure> {
         Command::Pull(arguments) => runtime.block_on(pull::run(&context, &arguments)),
         Command::Mount(arguments) => runtime.block_on(mount::mount(&context, &arguments)),
         Command::Umount(arguments) => runtime.block_on(mount::umount(&context, &arguments)),
+        Command::Store(command) => runtime.block_on(store::run(&context, &command)),
         Command::Status => runtime.block_on(status::run(&context)),
         Command::Other(words) => Err(other(words.first().map_or("", String::as_str))),
     }

@@ -120,7 +120,7 @@ fn report(context: &Context, plan: &Plan) -> Result<(), Failure> {
         }));
     }
     output::line(format!(
-        "{}: {} of {}, none fetched yet",
+        "{}: {} of {}, only their metadata fetched yet",
         plan.name,
         output::count(layers as u64, "lazy layer"),
         output::bytes(bytes)
