@@ -96,11 +96,12 @@ fn a_part_of_a_layer_that_somebody_bound_elsewhere_is_not_the_layer() {
 fn who_goes_away_while_his_stack_is_mounted_leaves_nothing_and_so_does_a_worker() {
     let Some(mut node) = node("abandoned mounts", "") else { return };
     assert!(node.stop_daemon());
-    node.reconfigure("added_latency = \"0s\"", "added_latency = \"60ms\"");
+    node.reconfigure("added_latency = \"0s\"", "added_latency = \"300ms\"");
     for kill_worker in [false, true] {
         fs::remove_dir_all(node.path("cache")).unwrap();
         node.start_daemon();
         let target = node.new_dir("target");
+        let worker = tests::node::pid(&node.status().unwrap());
         let references = (0..LAYERS).map(|n| format!("base/n{n}:1"));
         let mut client = Command::new(program("lamina"))
             .arg("--config")
@@ -111,15 +112,17 @@ fn who_goes_away_while_his_stack_is_mounted_leaves_nothing_and_so_does_a_worker(
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        node.wait("some layers", |node| mounted(node).len() > 1);
+        // Its heads are on their way now: for as long as a request takes, the stack is half made.
+        node.wait("a stack under way", |node| fs::read_dir(node.path("run/mounts")).unwrap().next().is_some());
         if kill_worker {
-            let worker = tests::node::pid(&node.status().unwrap());
             rustix::process::kill_process(worker, rustix::process::Signal::KILL).unwrap();
         }
         client.kill().unwrap();
         client.wait().unwrap();
-        node.wait("the half to go", |node| node.status().is_some() && mounted(node).is_empty());
-        assert!(fs::read_dir(node.path("run/mounts")).unwrap().next().is_none());
+        node.wait("the half to go", |node| {
+            let gone = fs::read_dir(node.path("run/mounts")).unwrap().next().is_none();
+            gone && node.status().is_some() && mounted(node).is_empty()
+        });
         let target = mount(&node, &[0, 1, 2], "target");
         assert!(shows(&target, 2));
         umount(&node, &target);

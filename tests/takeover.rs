@@ -108,10 +108,11 @@ fn without_a_successor_readers_get_an_error_and_not_a_wait() {
     node.start_daemon();
     let target = node.new_dir("mnt");
     node.run(&["mount", "base/small:1", target.to_str().unwrap()]);
+    // Asked for now: a status asks the store too, and the reader must still be waiting afterwards.
+    let worker = pid(&node.status().unwrap());
     let path = target.join("file");
     let reader = std::thread::spawn(move || fs::read(path));
     node.wait("a read without an answer", |n| unanswered(n) > 0);
-    let worker = pid(&node.status().unwrap());
     // From now on every worker fails to start: its configuration is no TOML any more.
     node.reconfigure("[cache]", "[cache");
     let start = Instant::now();

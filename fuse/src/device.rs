@@ -3,7 +3,7 @@
 //! It only translates. What is in memory or in the local cache is answered on the thread that read the request; what has
 //! to come from the store is answered later, from the runtime, so that no number of misses keeps hits waiting.
 
-use crate::layers::Layers;
+use crate::reads::Reads;
 use crate::table::{Device, ROOT};
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
@@ -23,20 +23,20 @@ const FOR_EVER: Duration = Duration::from_secs(1 << 30);
 const MAX_BACKGROUND: u16 = 256;
 
 pub(crate) struct Devices {
-    layers: Arc<Layers>,
+    reads: Arc<Reads>,
     runtime: Handle,
 }
 
 impl Devices {
-    pub(crate) fn new(layers: Arc<Layers>, runtime: Handle) -> Self {
-        Self { layers, runtime }
+    pub(crate) fn new(reads: Arc<Reads>, runtime: Handle) -> Self {
+        Self { reads, runtime }
     }
 
     fn attributes(&self, node: u64) -> Option<FileAttr> {
         if node == ROOT {
             return Some(attributes(ROOT, 0, FileType::Directory, 0o500));
         }
-        self.layers.table().by_node(node).map(|d| of_device(&d))
+        self.reads.table().by_node(node).map(|d| of_device(&d))
     }
 }
 
@@ -84,7 +84,7 @@ impl Filesystem for Devices {
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let id = name.to_str().and_then(|n| n.parse().ok());
-        let device = id.filter(|_| parent == INodeNo::ROOT).and_then(|id| self.layers.table().by_name(&id));
+        let device = id.filter(|_| parent == INodeNo::ROOT).and_then(|id| self.reads.table().by_name(&id));
         match device {
             Some(device) => reply.entry(&FOR_EVER, &of_device(&device), Generation(0)),
             None => reply.error(Errno::ENOENT),
@@ -103,10 +103,10 @@ impl Filesystem for Devices {
         if flags.0 & ACCESS_MODE != 0 {
             return reply.error(Errno::EROFS);
         }
-        if self.layers.table().by_node(ino.0).is_none() {
+        if self.reads.table().by_node(ino.0).is_none() {
             return reply.error(Errno::ENOENT);
         }
-        match self.layers.table().opened(ino.0) {
+        match self.reads.table().opened(ino.0) {
             // Direct I/O: EROFS has a page cache of its own above, a second copy would be waste.
             Ok(()) => reply.opened(FileHandle(ino.0), FopenFlags::FOPEN_DIRECT_IO),
             Err(e) => reply.error(errno(&e)),
@@ -124,13 +124,13 @@ impl Filesystem for Devices {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        match self.layers.read_now(ino.0, offset, size) {
+        match self.reads.read_now(ino.0, offset, size) {
             Some(Ok(data)) => reply.data(&data),
             Some(Err(e)) => reply.error(errno(&e)),
             None => {
-                let layers = Arc::clone(&self.layers);
+                let reads = Arc::clone(&self.reads);
                 self.runtime.spawn(async move {
-                    match layers.read(ino.0, offset, size).await {
+                    match reads.read(ino.0, offset, size).await {
                         Ok(data) => reply.data(&data),
                         Err(e) => reply.error(errno(&e)),
                     }
@@ -149,7 +149,7 @@ impl Filesystem for Devices {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        if let Err(error) = self.layers.table().released(ino.0) {
+        if let Err(error) = self.reads.table().released(ino.0) {
             // Counted too many from now on: a layer stays pinned, which is the safe side.
             tracing::error!(%error, "cannot write down that a device was released");
         }
@@ -161,7 +161,7 @@ impl Filesystem for Devices {
             return reply.error(Errno::ENOTDIR);
         }
         let skip = usize::try_from(offset).unwrap_or(usize::MAX);
-        for (i, device) in self.layers.table().devices().iter().enumerate().skip(skip) {
+        for (i, device) in self.reads.table().devices().iter().enumerate().skip(skip) {
             let name = device.entry.layer.to_string();
             if reply.add(INodeNo(device.node), i as u64 + 1, FileType::RegularFile, name) {
                 break;

@@ -1,4 +1,4 @@
-//! Layers on this node: their heads, their devices, their mounts, their reads.
+//! Layers on this node: their devices and their mounts.
 //!
 //! A layer is attached to a directory by giving the kernel two files: its metadata, which lies in the cache and was
 //! checked, and its device. One superblock serves a layer; further targets are bind mounts of the first. What is mounted
@@ -10,23 +10,22 @@ use crate::mount::mounter::{MountError, Mounter};
 use crate::mount::request::{ErofsForm, Request};
 use crate::table::Table;
 use crate::turns::Turns;
-use crate::{Error, metrics::Meters};
-use blobstore::fetch::{Fetcher, Layer, OpenHead};
-use blobstore::layer::{Index, LayerId};
+use crate::{Error, head};
+use blobstore::fetch::{Fetcher, OpenHead};
+use blobstore::layer::LayerId;
 use blobstore::refs::StackEntry;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tokio::task::JoinSet;
 
-/// Everything that reads need, and everything that mounts need.
+/// Attaches layers and takes them off again.
 #[derive(Debug)]
 pub(crate) struct Layers {
     config: Config,
     fetcher: Fetcher,
-    table: Table,
+    table: Arc<Table>,
     mounter: Mounter,
     form: ErofsForm,
-    meters: Meters,
     /// One at a time attaches a given layer; others wait for it and find it there.
     attaching: Turns<LayerId>,
     /// One at a time mounts or unmounts at a given place.
@@ -34,19 +33,8 @@ pub(crate) struct Layers {
 }
 
 impl Layers {
-    pub(crate) fn new(
-        config: Config,
-        fetcher: Fetcher,
-        table: Table,
-        mounter: Mounter,
-        form: ErofsForm,
-        meters: Meters,
-    ) -> Self {
-        Self { config, fetcher, table, mounter, form, meters, attaching: Turns::default(), targets: Turns::default() }
-    }
-
-    pub(crate) fn table(&self) -> &Table {
-        &self.table
+    pub(crate) fn new(config: Config, fetcher: Fetcher, table: Arc<Table>, mounter: Mounter, form: ErofsForm) -> Self {
+        Self { config, fetcher, table, mounter, form, attaching: Turns::default(), targets: Turns::default() }
     }
 
     pub(crate) fn mounter(&self) -> &Mounter {
@@ -121,91 +109,23 @@ impl Layers {
         Ok(())
     }
 
-    /// The head of a layer, from the cache or the store; what comes from the store has been checked before.
+    /// Fetches and checks the heads of layers that are about to be attached, all at once.
+    pub(crate) async fn open_all(&self, entries: &[StackEntry]) -> Result<(), Error> {
+        let mut opening = JoinSet::new();
+        for entry in entries {
+            let (fetcher, entry) = (self.fetcher.clone(), entry.clone());
+            opening.spawn(async move { head::open(&fetcher, &entry).await.map(drop) });
+        }
+        while let Some(done) = opening.join_next().await {
+            done.map_err(|e| Error::system(e.into()))??;
+        }
+        Ok(())
+    }
+
+    /// Fetches and checks the head of a layer.
     pub(crate) async fn open(&self, entry: &StackEntry) -> Result<OpenHead, Error> {
-        self.fetcher
-            .open_head(entry, prepare)
-            .await
-            .map_err(|source| Error::Head { layer: entry.layer, source: Box::new(source) })
+        head::open(&self.fetcher, entry).await
     }
-
-    /// The bytes at `offset`, if no store is needed for them.
-    pub(crate) fn read_now(&self, node: u64, offset: u64, size: u32) -> Option<io::Result<Vec<u8>>> {
-        let layer = self.table.layer(node)?;
-        let mut data = Vec::with_capacity(size as usize);
-        for piece in pieces(&layer, offset, size) {
-            let chunk = self.fetcher.cached(&layer, piece.chunk)?;
-            data.extend_from_slice(&chunk[piece.within]);
-        }
-        self.meters.device_read(data.len());
-        Some(Ok(data))
-    }
-
-    /// The bytes at `offset`, whatever it takes, within the fetcher's deadline.
-    pub(crate) async fn read(&self, node: u64, offset: u64, size: u32) -> io::Result<Vec<u8>> {
-        let eio = || io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error());
-        let layer = self.layer(node).await.map_err(|error| {
-            tracing::error!(node, %error, "cannot open the layer of a device that is being read");
-            eio()
-        })?;
-        // All pieces are asked for at once; each is fetched once, whoever else waits for it.
-        let waits: Vec<_> = pieces(&layer, offset, size)
-            .map(|piece| {
-                let (fetcher, layer) = (self.fetcher.clone(), Arc::clone(&layer));
-                let chunk = piece.chunk;
-                (piece.within, tokio::spawn(async move { fetcher.get(&layer, chunk).await }))
-            })
-            .collect();
-        let mut data = Vec::with_capacity(size as usize);
-        for (within, wait) in waits {
-            // The fetcher has logged why.
-            let chunk = wait.await.map_err(|_| eio())?.map_err(|_| eio())?;
-            data.extend_from_slice(&chunk[within]);
-        }
-        self.meters.device_read(data.len());
-        Ok(data)
-    }
-
-    /// The layer behind a node: known, or opened now, as a successor must.
-    async fn layer(&self, node: u64) -> Result<Arc<Layer>, Error> {
-        if let Some(layer) = self.table.layer(node) {
-            return Ok(layer);
-        }
-        let device = self.table.by_node(node).ok_or_else(|| Error::Invalid(format!("no device has node {node}")))?;
-        let head = self.open(&device.entry).await?;
-        let layer = Arc::new(head.layer);
-        self.table.set_layer(node, Arc::clone(&layer));
-        Ok(layer)
-    }
-}
-
-/// The kernel is never given metadata that the checker has not accepted; then it is told of the device.
-fn prepare(metadata: &mut [u8], index: &Index) -> Result<(), String> {
-    let expect = erofs::Expect { image_blocks: index.image_blocks(), first_data_block: index.first_data_block() };
-    erofs::check(metadata, &expect).map_err(|e| e.to_string())?;
-    erofs::attach_device(metadata).map_err(|e| e.to_string())
-}
-
-/// A part of a read: which chunk, and which bytes of it.
-struct Piece {
-    chunk: u32,
-    within: std::ops::Range<usize>,
-}
-
-/// The chunks that a read touches, in order; what lies past the end of the data is left out.
-fn pieces(layer: &Layer, offset: u64, size: u32) -> impl Iterator<Item = Piece> {
-    let end = layer.index.data_len().min(offset.saturating_add(u64::from(size)));
-    let mut at = offset;
-    std::iter::from_fn(move || {
-        if at >= end {
-            return None;
-        }
-        let found = layer.index.locate(at)?;
-        let stop = end.min(found.data_start + u64::from(found.entry.data_len));
-        let within = usize::try_from(at - found.data_start).ok()?..usize::try_from(stop - found.data_start).ok()?;
-        at = stop;
-        Some(Piece { chunk: found.chunk, within })
-    })
 }
 
 impl Error {

@@ -5,8 +5,9 @@
 //! * [`serve_mounts`] is the *mounter*, the worker's child: the only process that touches paths on our own mounts.
 //!
 //! The rooms: `holder`, `connection` and `leftovers` (a daemon's life), `worker`, `node`, `service`, `status` (the process,
-//! its parts and its API), `layers`, `table`, `device` (one layer: head, device, mount, reads), `stack` (`lamina mount`), `mount` (system
-//! calls about mounts), `turns` (who waits for whom), `probe`, `sys` (all unsafe code).
+//! its parts and its API), `head`, `layers`, `table` (a layer opened, attached, known), `device`, `reads` (what the kernel
+//! reads), `stack` (`lamina mount`), `mount` (system calls about mounts), `turns` (who waits for whom), `probe`, `sys` (all
+//! unsafe code).
 //!
 //! This crate knows EROFS as something that is checked and mounted, and chunks as something that the fetcher has. It
 //! knows nothing of containerd or of images.
@@ -15,6 +16,7 @@ mod config;
 mod connection;
 mod device;
 mod error;
+mod head;
 mod holder;
 mod layers;
 mod leftovers;
@@ -22,6 +24,7 @@ mod metrics;
 mod mount;
 mod node;
 mod probe;
+mod reads;
 mod service;
 mod stack;
 mod status;

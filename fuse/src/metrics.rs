@@ -8,6 +8,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -18,10 +19,19 @@ use tokio::net::{TcpListener, TcpStream};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the devices did. Fetching and caching count for themselves.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct Meters {
     device_read: Counter,
     takeovers: Counter,
+    read_wait: Histogram,
+}
+
+impl Default for Meters {
+    fn default() -> Self {
+        // 0.5 ms to 16 s, as of the fetches.
+        let read_wait = Histogram::new(exponential_buckets(0.0005, 2.0, 16));
+        Self { device_read: Counter::default(), takeovers: Counter::default(), read_wait }
+    }
 }
 
 impl Meters {
@@ -37,6 +47,16 @@ impl Meters {
             "Workers that adopted the connection of one that died",
             self.takeovers.clone(),
         );
+        registry.register(
+            "read_wait_seconds",
+            "Time of the kernel's reads that had to wait for the store or for another's fetch",
+            self.read_wait.clone(),
+        );
+    }
+
+    /// A read that was not answered at once took this long.
+    pub(crate) fn read_waited(&self, time: Duration) {
+        self.read_wait.observe(time.as_secs_f64());
     }
 
     pub(crate) fn device_read(&self, bytes: usize) {

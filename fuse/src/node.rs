@@ -7,6 +7,7 @@ use crate::layers::Layers;
 use crate::metrics::Meters;
 use crate::mount::mounter::Mounter;
 use crate::probe::{self, Feature};
+use crate::reads::Reads;
 use crate::table::Table;
 use blobstore::cache::{self, Cache};
 use blobstore::fetch::Fetcher;
@@ -23,6 +24,7 @@ pub(crate) struct Node {
     pub(crate) refs: Refs,
     pub(crate) fetcher: Fetcher,
     pub(crate) layers: Arc<Layers>,
+    pub(crate) reads: Arc<Reads>,
     pub(crate) features: Vec<Feature>,
     pub(crate) meters: Meters,
     pub(crate) takeovers: u32,
@@ -48,9 +50,10 @@ impl Node {
         fetcher.meter().register(&mut registry);
         let probed = probe::probe(&config)?;
         tracing::info!(form = probe::name(probed.form), "layers are mounted in this form");
-        let table = Table::open(&config.journal()).map_err(|e| Error::path(&config.journal(), e))?;
+        let table = Arc::new(Table::open(&config.journal()).map_err(|e| Error::path(&config.journal(), e))?);
         let mounter = Mounter::new(std::env::current_exe().map_err(Error::system)?, config.deadline);
-        let layers = Layers::new(config.clone(), fetcher.clone(), table, mounter, probed.form, meters.clone());
+        let layers = Layers::new(config.clone(), fetcher.clone(), Arc::clone(&table), mounter, probed.form);
+        let reads = Reads::new(fetcher.clone(), table, meters.clone());
         let takeovers = std::env::var(TAKEOVERS).ok().and_then(|n| n.parse().ok()).unwrap_or(0);
         meters.takeovers(takeovers);
         let node = Self {
@@ -58,6 +61,7 @@ impl Node {
             refs: Refs::new(store),
             fetcher,
             layers: Arc::new(layers),
+            reads: Arc::new(reads),
             features: probed.features,
             meters,
             takeovers,

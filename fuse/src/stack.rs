@@ -105,6 +105,7 @@ async fn build(layers: &Layers, home: &Path, stack: &[StackEntry], root: usize, 
     if let ([only], None) = (stack, &record.upper) {
         return layers.attach(only, &record.target).await;
     }
+    layers.open_all(stack).await?;
     for (i, layer) in stack.iter().enumerate() {
         let point = home.join(i.to_string());
         std::fs::create_dir(&point).map_err(|e| Error::path(&point, e))?;

@@ -8,11 +8,13 @@ use crate::mount::info;
 use crate::node::Node;
 use crate::service::Service;
 use crate::{Error, connection, device, holder, metrics, stack};
+use blobstore::layer::LayerId;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_stream::wrappers::UnixListenerStream;
@@ -61,7 +63,7 @@ async fn serve(config: Config) -> Result<(), Error> {
 /// Begins to answer the kernel. The returned future is done when the connection is.
 fn start_session(node: &Node) -> Result<impl Future<Output = ()> + use<>, Error> {
     let connection: OwnedFd = std::io::stdin().as_fd().try_clone_to_owned().map_err(Error::system)?;
-    let devices = device::Devices::new(Arc::clone(&node.layers), tokio::runtime::Handle::current());
+    let devices = device::Devices::new(Arc::clone(&node.reads), tokio::runtime::Handle::current());
     let session = match std::env::var(holder::ROLE).as_deref() {
         Ok("adopt") => connection::adopt(devices, connection),
         Ok("first") => connection::first(devices, connection),
@@ -124,11 +126,24 @@ async fn take_down(node: &Node) {
     if let Err(error) = node.layers.detach(&targets).await {
         tracing::warn!(error = %error.report(), "cannot unmount every layer");
     }
-    let in_use = node.layers.table().in_use();
+    let in_use = still_in_use(node).await;
     if !in_use.is_empty() {
         tracing::warn!(
             layers = in_use.len(),
             "layers are still in use; what their users have not read yet is EIO for them now"
         );
     }
+}
+
+/// Layers whose devices are still open. The kernel closes those of the last mounts a moment after they are gone.
+async fn still_in_use(node: &Node) -> Vec<LayerId> {
+    let mut in_use = node.reads.table().in_use();
+    for _ in 0..20 {
+        if in_use.is_empty() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        in_use = node.reads.table().in_use();
+    }
+    in_use
 }
