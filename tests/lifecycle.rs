@@ -5,7 +5,7 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -51,6 +51,8 @@ fn sigterm_unmounts_everything_that_nobody_uses() {
     let upper = node.path("upper");
     let writable = node.new_dir("rw");
     node.run(&["mount", "base/one:1", writable.to_str().unwrap(), "--rw", upper.to_str().unwrap()]);
+    let root = |dir: &Path| fs::metadata(dir).map(|m| (m.mode(), m.uid(), m.mtime(), m.mtime_nsec())).unwrap();
+    assert_eq!(root(&writable), root(&target), "a new upper directory looks like the layer's root");
     fs::write(writable.join("new"), "written").unwrap();
     assert!(fs::read(target.join("big")).unwrap() == content);
     assert!(node.stop_daemon());

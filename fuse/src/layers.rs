@@ -26,6 +26,7 @@ pub(crate) struct Layers {
     table: Arc<Table>,
     mounter: Mounter,
     form: ErofsForm,
+    overlay_options: Vec<String>,
     /// One at a time attaches a given layer; others wait for it and find it there.
     attaching: Turns<LayerId>,
     /// One at a time mounts or unmounts at a given place.
@@ -33,12 +34,33 @@ pub(crate) struct Layers {
 }
 
 impl Layers {
-    pub(crate) fn new(config: Config, fetcher: Fetcher, table: Arc<Table>, mounter: Mounter, form: ErofsForm) -> Self {
-        Self { config, fetcher, table, mounter, form, attaching: Turns::default(), targets: Turns::default() }
+    pub(crate) fn new(
+        config: Config,
+        fetcher: Fetcher,
+        table: Arc<Table>,
+        mounter: Mounter,
+        form: ErofsForm,
+        overlay_options: Vec<String>,
+    ) -> Self {
+        Self {
+            config,
+            fetcher,
+            table,
+            mounter,
+            form,
+            overlay_options,
+            attaching: Turns::default(),
+            targets: Turns::default(),
+        }
     }
 
     pub(crate) fn mounter(&self) -> &Mounter {
         &self.mounter
+    }
+
+    /// The mount options of every overlay here.
+    pub(crate) fn overlay_options(&self) -> &[String] {
+        &self.overlay_options
     }
 
     pub(crate) fn form(&self) -> ErofsForm {

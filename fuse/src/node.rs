@@ -52,7 +52,14 @@ impl Node {
         tracing::info!(form = probe::name(probed.form), "layers are mounted in this form");
         let table = Arc::new(Table::open(&config.journal()).map_err(|e| Error::path(&config.journal(), e))?);
         let mounter = Mounter::new(std::env::current_exe().map_err(Error::system)?, config.deadline);
-        let layers = Layers::new(config.clone(), fetcher.clone(), Arc::clone(&table), mounter, probed.form);
+        let layers = Layers::new(
+            config.clone(),
+            fetcher.clone(),
+            Arc::clone(&table),
+            mounter,
+            probed.form,
+            probed.overlay_options,
+        );
         let reads = Reads::new(fetcher.clone(), table, meters.clone());
         let takeovers = std::env::var(TAKEOVERS).ok().and_then(|n| n.parse().ok()).unwrap_or(0);
         meters.takeovers(takeovers);

@@ -21,6 +21,8 @@ pub(crate) struct Feature {
 pub(crate) struct Probed {
     pub(crate) form: ErofsForm,
     pub(crate) features: Vec<Feature>,
+    /// The mount options of every overlay here.
+    pub(crate) overlay_options: Vec<String>,
 }
 
 /// Mounts an empty layer in each form that `config.face` allows, the best first, in a scratch directory.
@@ -54,8 +56,11 @@ pub(crate) fn probe(config: &Config) -> Result<Probed, Error> {
         }
     }
     features.push(resend());
+    // Where nothing could be tried, what ought to be taken: a stack without it would be less safe.
+    let overlay_options = overlay::probe(&scratch.0).ok().flatten().unwrap_or_else(overlay::wished);
+    features.push(Feature { name: "overlay", present: true, detail: overlay_options.join(",") });
     match chosen {
-        Some(form) => Ok(Probed { form, features }),
+        Some(form) => Ok(Probed { form, features, overlay_options }),
         None => {
             let tried: Vec<String> = features.iter().map(|f| format!("{}: {}", f.name, f.detail)).collect();
             Err(Error::NoFace { tried: tried.join("; ") })

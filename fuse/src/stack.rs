@@ -114,7 +114,13 @@ async fn build(layers: &Layers, home: &Path, stack: &[StackEntry], root: usize, 
     let upper = record.upper.clone().map(|dir| Upper { dir, like: root.to_string() });
     // Overlayfs wants two lower directories or an upper one; one layer with an upper is an overlay as well.
     let lowers = (0..stack.len()).map(|i| i.to_string()).collect();
-    let request = Request::Overlay { base: home.to_owned(), lowers, target: record.target.clone(), upper };
+    let request = Request::Overlay {
+        base: home.to_owned(),
+        lowers,
+        target: record.target.clone(),
+        upper,
+        options: layers.overlay_options().to_vec(),
+    };
     let what = || format!("{} layers on {}", stack.len(), record.target.display());
     layers.mounter().ask(&request).await.map_err(|e| Error::Mount { what: what(), source: Box::new(e) })
 }

@@ -11,10 +11,10 @@
 
 use crate::error::{Context, Error, Result};
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+use std::fs;
 use std::io::ErrorKind::{AlreadyExists, NotFound};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 /// The directories of one root.
 #[derive(Debug, Clone)]
@@ -56,7 +56,8 @@ impl Dirs {
         make(&self.work(dir), 0o711, false)?;
         let fs = self.fs(dir);
         make(&fs, 0o755, false)?;
-        like.map_or(Ok(()), |like| copy_attributes(like, &fs))
+        let what = |like: &Path| format!("cannot give {} the attributes of {}", fs.display(), like.display());
+        like.map_or(Ok(()), |like| overlay::copy_root(like, &fs).context(|| what(like)))
     }
 
     /// Makes the place for a layer, if it is not there.
@@ -154,42 +155,10 @@ fn numbers(path: &Path) -> Result<Vec<u64>> {
     Ok(found)
 }
 
-/// Gives `to` the owner, mode, extended attributes and times of `from`: an upper directory's root is what the stack's
-/// root is seen as. Marks of overlayfs speak of layers and are left out, and so is a security label, which the
-/// kernel's policy gives to new files.
-fn copy_attributes(from: &Path, to: &Path) -> Result<()> {
-    let what = || format!("cannot give {} the attributes of {}", to.display(), from.display());
-    let found = fs::symlink_metadata(from).context(what)?;
-    std::os::unix::fs::lchown(to, Some(found.uid()), Some(found.gid())).context(what)?;
-    fs::set_permissions(to, fs::Permissions::from_mode(found.mode() & 0o7777)).context(what)?;
-    copy_xattrs(from, to).context(what)?;
-    let times = rustix::fs::Timestamps {
-        last_access: rustix::fs::Timespec { tv_sec: found.atime(), tv_nsec: found.atime_nsec() },
-        last_modification: rustix::fs::Timespec { tv_sec: found.mtime(), tv_nsec: found.mtime_nsec() },
-    };
-    rustix::fs::utimensat(CWD, to, &times, AtFlags::SYMLINK_NOFOLLOW).context(what)
-}
-
-fn copy_xattrs(from: &Path, to: &Path) -> io::Result<()> {
-    let mut names = vec![0; 64 << 10]; // XATTR_LIST_MAX
-    let length = match rustix::fs::llistxattr(from, names.as_mut_slice()) {
-        Err(rustix::io::Errno::NOTSUP) => 0,
-        other => other?,
-    };
-    for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        if name.starts_with(b"trusted.overlay.") || name == b"security.selinux" {
-            continue;
-        }
-        let mut value = vec![0; 64 << 10]; // XATTR_SIZE_MAX
-        let length = rustix::fs::lgetxattr(from, name, value.as_mut_slice())?;
-        rustix::fs::lsetxattr(to, name, &value[..length], rustix::fs::XattrFlags::empty())?;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn a_snapshot_set_aside_can_be_restored_until_it_is_deleted() {

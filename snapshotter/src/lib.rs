@@ -41,6 +41,8 @@ mod usage;
 
 pub use error::{Error, ErrorKind, Result};
 
+use error::Context;
+
 use containerd::snapshots::snapshots_server::SnapshotsServer;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -122,7 +124,9 @@ async fn open(config: &Config) -> Result<(Arc<snapshots::Snapshots>, Arc<cleanup
     check(dirs.root())?;
     let state = Arc::new(state::State::open(&dirs.root().join("snapshots.redb"))?);
     cleanup::recover(&state, &dirs).await?;
-    let overlay = mounts::probe(dirs.root())?;
+    let overlay =
+        overlay::probe(dirs.root()).context(|| format!("cannot try overlays in {}", dirs.root().display()))?;
+    let overlay = overlay.unwrap_or_default();
     let daemon = daemon::Daemon::new(&config.daemon_socket);
     let janitor = Arc::new(cleanup::Janitor::new(Arc::clone(&state), dirs.clone(), daemon.clone()));
     janitor.wake(); // for what a crash left

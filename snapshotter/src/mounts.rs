@@ -8,12 +8,8 @@
 //! | view of more | overlay without an upper directory |
 //! | active of something | overlay |
 //!
-//! Which options the overlays carry is found out once, by mounting some (see [`probe`]).
+//! Which options the overlays carry is found out once, by mounting some (see [`overlay::probe`]).
 
-use crate::error::{Context, Result};
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use std::ffi::CString;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A mount, as containerd's `types.Mount` says it.
@@ -52,64 +48,6 @@ pub(crate) fn of(own: Option<&Own>, writable: bool, lowers: &[PathBuf], overlay:
 fn bind(path: &Path, writable: bool) -> Mount {
     let access = if writable { "rw" } else { "ro" };
     Mount { kind: "bind", source: path.display().to_string(), options: vec![access.into(), "rbind".into()] }
-}
-
-/// Each line one wish: the first option of it that the kernel takes.
-///
-/// * `xino=on`: without it `du -x` and the like take directories of a stack for mount points, because each layer is a
-///   file system of its own.
-/// * `redirect_dir=nofollow`: a redirect written into a layer would otherwise be followed to a place of its choice.
-/// * `metacopy=off`: so would a file's data.
-/// * `index=off`: upper directories are used again over lower ones that were mounted anew.
-const WISHES: &[&[&str]] =
-    &[&["xino=on"], &["redirect_dir=nofollow", "redirect_dir=off"], &["metacopy=off"], &["index=off"]];
-
-/// Finds the options that this kernel takes for an overlay whose upper directory lies under `root`. Where no overlay can
-/// be mounted at all (no privileges) there are none: who mounts may know better.
-pub(crate) fn probe(root: &Path) -> Result<Vec<String>> {
-    let scratch = root.join("probe");
-    discard(&scratch);
-    for part in ["lower", "upper", "work", "merged"] {
-        let path = scratch.join(part);
-        fs::create_dir_all(&path).context(|| format!("cannot make {}", path.display()))?;
-    }
-    let mut chosen: Vec<String> = Vec::new();
-    let possible = try_overlay(&scratch, &chosen);
-    for wish in WISHES.iter().filter(|_| possible) {
-        let taken = wish.iter().find(|option| {
-            let with: Vec<_> = chosen.iter().cloned().chain([(**option).to_owned()]).collect();
-            try_overlay(&scratch, &with)
-        });
-        match taken {
-            Some(option) => chosen.push((*option).to_owned()),
-            None => tracing::warn!("this kernel's overlayfs takes none of {wish:?}"),
-        }
-    }
-    discard(&scratch);
-    match possible {
-        true => tracing::info!("overlays are mounted with {}", chosen.join(",")),
-        false => tracing::warn!("no overlay can be mounted under {}: options left out", root.display()),
-    }
-    Ok(chosen)
-}
-
-fn try_overlay(scratch: &Path, options: &[String]) -> bool {
-    let at = |part: &str| scratch.join(part).display().to_string();
-    let mut data = format!("lowerdir={},upperdir={},workdir={}", at("lower"), at("upper"), at("work"));
-    for option in options {
-        data.push(',');
-        data.push_str(option);
-    }
-    let Ok(data) = CString::new(data) else { return false };
-    let merged = scratch.join("merged");
-    let mounted = mount("overlay", &merged, "overlay", MountFlags::empty(), Some(data.as_c_str())).is_ok();
-    mounted && unmount(&merged, UnmountFlags::DETACH).is_ok()
-}
-
-/// Removes the scratch directory, also one that a crash left with a mount in it.
-fn discard(scratch: &Path) {
-    let _ = unmount(scratch.join("merged"), UnmountFlags::DETACH);
-    let _ = fs::remove_dir_all(scratch);
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use super::request::{Answer, ErofsForm, Request, Upper};
 use crate::sys;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::ffi::CString;
@@ -11,7 +11,6 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// mount(2) takes one page of options, its final NUL included.
@@ -22,7 +21,9 @@ pub(crate) fn perform(request: &Request) -> Answer {
     let done = match request {
         Request::Erofs { form, metadata, device, target } => erofs(*form, metadata, device, target),
         Request::Bind { source, mount, target } => bind(source, *mount, target),
-        Request::Overlay { base, lowers, target, upper } => overlay(base, lowers, target, upper.as_ref()),
+        Request::Overlay { base, lowers, target, upper, options } => {
+            stack(base, lowers, target, upper.as_ref(), options)
+        }
         Request::Unmount { target, detach } => unmount(target, *detach),
     };
     match done {
@@ -93,7 +94,7 @@ fn attach_loop(file: &Path) -> io::Result<(File, PathBuf)> {
 
 /// Stacks `lowers` (bottom to top, relative to `base`). Short relative names keep 128 layers within one page of
 /// options; the mounter has one thread, so its working directory is free to change.
-fn overlay(base: &Path, lowers: &[String], target: &Path, upper: Option<&Upper>) -> io::Result<()> {
+fn stack(base: &Path, lowers: &[String], target: &Path, upper: Option<&Upper>, more: &[String]) -> io::Result<()> {
     let mut options = b"lowerdir=".to_vec();
     let top_first: Vec<&str> = lowers.iter().rev().map(String::as_str).collect();
     options.extend_from_slice(top_first.join(":").as_bytes());
@@ -104,9 +105,10 @@ fn overlay(base: &Path, lowers: &[String], target: &Path, upper: Option<&Upper>)
             options.extend_from_slice(&escape(path));
         }
     }
-    // A redirect or a metacopy mark inside a layer must never be followed; xino keeps st_dev one over all layers; an index
-    // would refuse an upper directory over lower ones that were mounted anew. The snapshotter's overlays carry the same.
-    options.extend_from_slice(b",xino=on,redirect_dir=nofollow,metacopy=off,index=off");
+    for option in more {
+        options.push(b',');
+        options.extend_from_slice(option.as_bytes());
+    }
     if options.len() > OPTIONS_MAX {
         return Err(io::Error::other(format!(
             "{} bytes of mount options, the kernel takes {OPTIONS_MAX}",
@@ -130,8 +132,7 @@ fn make_upper(dir: &Path, like: &Path) -> io::Result<(PathBuf, PathBuf)> {
         std::fs::create_dir_all(path)?;
     }
     if new {
-        let root = std::fs::metadata(like)?;
-        set_owner_mode(&fs, root.uid(), root.gid(), root.mode() & 0o7777)?;
+        overlay::copy_root(like, &fs)?;
     }
     Ok((fs, work))
 }
@@ -155,13 +156,4 @@ fn unmount(target: &Path, detach: bool) -> io::Result<()> {
         Err(Errno::INVAL | Errno::NOENT) => Ok(()),
         other => Ok(other?),
     }
-}
-
-/// Gives `path` an owner and a mode, following no link.
-fn set_owner_mode(path: &Path, uid: u32, gid: u32, mode: u32) -> io::Result<()> {
-    let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
-    rustix::fs::chownat(CWD, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
-    // After the owner: chown clears the set-id bits.
-    rustix::fs::chmodat(CWD, path, rustix::fs::Mode::from_raw_mode(mode), AtFlags::empty())?;
-    Ok(())
 }

@@ -24,8 +24,8 @@ pub(crate) enum Request {
     /// Shows `source` at `target` too, if what is seen there is the mount with this id of mountinfo: another mount may
     /// lie over it, or over a directory above it. ESTALE if it is not.
     Bind { source: PathBuf, mount: u64, target: PathBuf },
-    /// Stacks directories, bottom to top; each is named relative to `base`.
-    Overlay { base: PathBuf, lowers: Vec<String>, target: PathBuf, upper: Option<Upper> },
+    /// Stacks directories, bottom to top; each is named relative to `base`. `options` are those of every overlay here.
+    Overlay { base: PathBuf, lowers: Vec<String>, target: PathBuf, upper: Option<Upper>, options: Vec<String> },
     /// Unmounts; with `detach` also what is in use, which lives on until its last user is gone.
     Unmount { target: PathBuf, detach: bool },
 }
