@@ -159,3 +159,46 @@ async fn labels_that_name_workspaces_are_refused_on_an_images_layers_and_name_ta
     // And nothing of them is left in the way.
     prepare(&node, "default/2/c", &top, &[]).await.unwrap();
 }
+
+/// containerd shortens the lower directories to names relative to their common parent when the options would pass a page.
+fn mount_shortened(mounts: &[Mount], root: &Path, target: &Path) {
+    let [mount] = mounts else { panic!("one mount expected: {mounts:?}") };
+    let base = root.join("s");
+    let prefix = format!("{}/", base.display());
+    let shorten = |option: &String| match option.strip_prefix("lowerdir=") {
+        Some(lowers) => format!("lowerdir={}", lowers.replace(&prefix, "")),
+        None => option.clone(),
+    };
+    let options = mount.options.iter().map(shorten).collect::<Vec<_>>().join(",");
+    assert!(options.len() < 4096, "{} bytes of options", options.len());
+    // All paths of these tests are absolute, so that none minds where the process stands.
+    std::env::set_current_dir(base).unwrap();
+    let options = std::ffi::CString::new(options).unwrap();
+    let flags = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("overlay", target, "overlay", flags, options.as_c_str()).unwrap();
+    std::env::set_current_dir("/").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_starts_on_a_hundred_and_twenty_eight_lazy_layers() {
+    if !tests::possible("128 lazy layers") {
+        return;
+    }
+    let mut node = Node::default();
+    let layer = |n: usize| {
+        let (own, content) = (format!("d/{n}"), n.to_string());
+        tar(&[(own.as_str(), content.as_bytes()), ("shared", content.as_bytes())])
+    };
+    let image = Image::new((0..128).map(layer).collect());
+    node.run(&["convert", &image.write(&node.path("image"), "deep.local/image:1")]);
+    node.start_daemon();
+    node.start_snapshotter();
+    let top = pull(&node, &image.chain_ids()).await;
+    let mounts = prepare(&node, "default/2/c1", &top, &[]).await.unwrap();
+    let target = node.new_dir("mnt");
+    mount_shortened(&mounts, &node.path("sn"), &target);
+    assert_eq!(fs::read_to_string(target.join("shared")).unwrap(), "127");
+    assert_eq!(fs::read_dir(target.join("d")).unwrap().count(), 128);
+    assert_eq!(fs::read_to_string(target.join("d/0")).unwrap(), "0");
+    umount(&target);
+}
