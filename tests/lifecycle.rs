@@ -126,26 +126,64 @@ fn a_second_daemon_is_told_who_is_there_already() {
 }
 
 #[test]
-fn a_store_that_goes_away_is_an_error_in_time_and_comes_back() {
-    let Some((mut node, content)) = node("a lost store", "", "[fetch]\ndeadline = \"1s\"\n") else { return };
+fn a_store_that_does_not_answer_is_an_error_in_time_and_comes_back() {
+    if !tests::linux("a stalled store", (6, 9)) {
+        return;
+    }
+    let Some((mut node, content)) = node("a stalled store", "", "[fetch]\ndeadline = \"1s\"\n") else { return };
     node.start_daemon();
     let target = mount(&node, "mnt");
-    // Renaming takes the layer's file away from everything but open descriptors, which the node has none of yet.
+    let store = |node: &Node, from: &str, to: &str| {
+        node.reconfigure(&format!("added_latency = \"{from}\""), &format!("added_latency = \"{to}\""));
+        // The next worker takes the new latency up, and the mount with it.
+        let worker = tests::node::pid(&node.status().unwrap());
+        rustix::process::kill_process(worker, rustix::process::Signal::KILL).unwrap();
+        node.wait("a successor", |n| n.status().is_some_and(|s| tests::node::pid(&s) != worker));
+    };
+    store(&node, "0s", "30s");
+    let start = Instant::now();
+    let error = fs::read(target.join("big")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(5), "{error}");
+    // The kernel asks again for some of it; each time it is told within the deadline.
+    assert!(start.elapsed() < Duration::from_secs(25), "it took {:?}", start.elapsed());
+    let log = node.log("laminad");
+    assert!(log.contains("timeout") && log.contains("chunk"), "the log says what was waited for:\n{log}");
+    store(&node, "30s", "0s");
+    assert!(fs::read(target.join("big")).unwrap() == content);
+    node.run(&["umount", target.to_str().unwrap()]);
+}
+
+#[test]
+fn status_says_that_the_store_went_away_and_that_it_is_back() {
+    let Some((mut node, content)) = node("a lost store", "", "") else { return };
+    node.start_daemon();
+    let target = mount(&node, "mnt");
     fs::rename(node.path("store"), node.path("away")).unwrap();
     fs::create_dir(node.path("store")).unwrap();
     let error = |node: &Node| node.status().unwrap()["store_error"].as_str().unwrap().to_owned();
     assert!(error(&node).contains("nothing is there"), "{}", error(&node));
-    let start = Instant::now();
-    let outcome = fs::read(target.join("big"));
-    assert!(start.elapsed() < Duration::from_secs(20), "it took {:?}", start.elapsed());
-    if let Err(error) = &outcome {
-        assert_eq!(error.raw_os_error(), Some(5), "{error}");
-        assert!(node.log("laminad").contains("chunk"), "{}", node.log("laminad"));
-    }
     fs::remove_dir(node.path("store")).unwrap();
     fs::rename(node.path("away"), node.path("store")).unwrap();
-    assert!(fs::read(target.join("big")).unwrap() == content);
     assert_eq!(error(&node), "");
+    assert!(fs::read(target.join("big")).unwrap() == content);
+    node.run(&["umount", target.to_str().unwrap()]);
+}
+
+/// The layer's file is cut short under a running daemon: what is there is right, what is not is an error.
+#[test]
+fn a_layer_cut_short_in_the_store_is_an_error_and_never_data() {
+    let Some((mut node, content)) = node("a short layer", "", "") else { return };
+    node.start_daemon();
+    let target = mount(&node, "mnt");
+    let report = node.json(&["inspect", "base/one:1"]);
+    let file = layer_file(&node.path("store"), report["layers"][0]["layer"].as_str().unwrap());
+    let whole = fs::read(&file).unwrap();
+    File::options().write(true).open(&file).unwrap().set_len(whole.len() as u64 / 2).unwrap();
+    let error = fs::read(target.join("big")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(5), "{error}");
+    assert!(node.log("laminad").contains("chunk"), "{}", node.log("laminad"));
+    File::options().write(true).open(&file).unwrap().write_all(&whole).unwrap();
+    assert!(fs::read(target.join("big")).unwrap() == content);
     node.run(&["umount", target.to_str().unwrap()]);
 }
 

@@ -132,7 +132,8 @@ fn make_upper(dir: &Path, like: &Path) -> io::Result<(PathBuf, PathBuf)> {
         std::fs::create_dir_all(path)?;
     }
     if new {
-        overlay::copy_root(like, &fs)?;
+        // A half-made one would pass for an old one at the next try, with the wrong owner.
+        overlay::copy_root(like, &fs).inspect_err(|_| drop(std::fs::remove_dir(&fs)))?;
     }
     Ok((fs, work))
 }
