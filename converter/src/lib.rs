@@ -5,6 +5,7 @@
 //! * [`tree`]: a layer's entries applied to the tree below it, in overlayfs's own form.
 //! * [`pack`]: file contents to the data space, cut into chunks.
 //! * [`convert`](mod@convert): all of it in order; `publish`: the references in the store.
+//! * [`export`](mod@export): back to an image, a tar or a directory.
 //! * [`compare`](mod@compare): whether the store shows what a source holds.
 //!
 //! A conversion is deterministic (equal input and options give equal bytes) and lossless, or the input is refused
@@ -15,8 +16,10 @@ mod assume;
 mod below;
 mod build;
 pub mod compare;
+mod contents;
 pub mod convert;
 pub mod error;
+pub mod export;
 pub mod pack;
 mod publish;
 pub mod report;
@@ -28,5 +31,6 @@ pub mod tree;
 pub use compare::{Comparison, compare};
 pub use convert::{Options, Progress, convert};
 pub use error::{Error, Refusal, Result};
+pub use export::{Exported, Origin, Output, export};
 pub use report::{ImageReport, LayerReport, Report};
 pub use source::{Platforms, Source};
