@@ -6,7 +6,8 @@
 //! * [`pack`]: file contents to the data space, cut into chunks.
 //! * [`convert`](mod@convert): all of it in order; `publish`: the references in the store.
 //! * [`export`](mod@export): back to an image, a tar or a directory.
-//! * [`compare`](mod@compare): whether the store shows what a source holds.
+//! * [`model`]: the image specification once more, applied literally; [`compare`](mod@compare): whether the store shows
+//!   what it says of a source.
 //!
 //! A conversion is deterministic (equal input and options give equal bytes) and lossless, or the input is refused
 //! ([`Error::Refused`]) and nothing is written. This crate knows OCI, tar and overlayfs's layers; what an EROFS image and
@@ -20,6 +21,7 @@ mod contents;
 pub mod convert;
 pub mod error;
 pub mod export;
+pub mod model;
 pub mod pack;
 mod publish;
 pub mod report;

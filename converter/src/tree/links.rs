@@ -22,6 +22,10 @@ impl Upper {
         let mut copied: HashMap<Id, usize> = HashMap::new();
         let mut assumes = Vec::new();
         for (slot, path) in self.pending() {
+            // A link to it, which came first, may have found what it is.
+            if !matches!(self.slots[slot].says, Says::Link(_)) {
+                continue;
+            }
             let found = self.chase(slot, below).map_err(|e| e.at(&path.to_bytes()))?;
             let inode = match found {
                 Target::Inode(inode) => inode,
