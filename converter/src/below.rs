@@ -8,7 +8,8 @@ use blobstore::layer::{Index, Located, decode, read_head};
 use blobstore::refs::{StackEntry, layer_key};
 use blobstore::store::Store;
 use erofs::{BLOCK, Content, Expect, Kind, Tree, check, read_tree};
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Handle;
 
 const BLOCK_U64: u64 = BLOCK as u64;
@@ -27,7 +28,11 @@ pub(crate) struct Body {
     store: Arc<dyn Store>,
     key: String,
     index: Arc<Index>,
+    /// The chunk that was read last, decompressed: small files lie together in one.
+    last: Arc<Mutex<Option<Chunk>>>,
 }
+
+type Chunk = (Located, Arc<Vec<u8>>);
 
 impl Below {
     /// Lays a layer of a store over the tree.
@@ -41,6 +46,26 @@ impl Below {
     pub(crate) fn push(&mut self, body: Body, tree: &Tree, root_opaque: bool) {
         self.merged.overlay(tree, root_opaque);
         self.bodies.push(body);
+    }
+
+    /// The indexes of the layers, bottom to top.
+    pub(crate) fn indexes(&self) -> impl ExactSizeIterator<Item = &Index> {
+        self.bodies.iter().map(|body| &*body.index)
+    }
+
+    /// Bytes, as stored, of those chunks of the topmost layer that layers below it have too.
+    pub(crate) fn repeated(&self) -> u64 {
+        let Some((top, lower)) = self.bodies.split_last() else { return 0 };
+        let lower: HashSet<[u8; 32]> =
+            lower.iter().flat_map(|body| hashes(&body.index)).map(|(hash, _)| hash).collect();
+        hashes(&top.index).filter(|(hash, _)| lower.contains(hash)).map(|(_, stored)| stored).sum()
+    }
+
+    /// Whether a file of this tree and one of another are the same bytes of the same layer file: equal, without a look.
+    pub(crate) fn is_same_place(&self, id: tree::NodeId, other: &Below, theirs: tree::NodeId) -> bool {
+        let (a, b) = (self.merged.node(id), other.merged.node(theirs));
+        let layer = |below: &Below, number: usize| below.bodies.get(number).map(|body| body.index.id());
+        a.kind == b.kind && layer(self, a.layer).is_some_and(|id| layer(other, b.layer) == Some(id))
     }
 
     /// Copies a file's contents into a spool; its number there. Must not run on one of the runtime's own threads.
@@ -83,6 +108,17 @@ impl Below {
     }
 }
 
+/// Hash and length of each chunk, as stored.
+pub(crate) fn hashes(index: &Index) -> impl Iterator<Item = ([u8; 32], u64)> {
+    index.chunks().map(|chunk| (chunk.entry.hash, u64::from(chunk.entry.stored_len)))
+}
+
+impl Body {
+    fn last(&self) -> std::sync::MutexGuard<'_, Option<Chunk>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// A layer's index and tree; what the store holds under its key is verified against its id.
 pub(crate) async fn open(store: &Arc<dyn Store>, entry: &StackEntry) -> Result<(Body, Tree)> {
     let (key, id) = (layer_key(&entry.layer), entry.layer);
@@ -92,7 +128,7 @@ pub(crate) async fn open(store: &Arc<dyn Store>, entry: &StackEntry) -> Result<(
     let expect = Expect { image_blocks: head.index.image_blocks(), first_data_block: head.index.first_data_block() };
     let checked = check(&head.metadata, &expect).map_err(|e| wrong(e.to_string()))?;
     let tree = read_tree(checked.image()).map_err(|e| wrong(e.to_string()))?;
-    Ok((Body { store: store.clone(), key, index: Arc::new(head.index) }, tree))
+    Ok((Body { store: store.clone(), key, index: Arc::new(head.index), last: Arc::default() }, tree))
 }
 
 /// A file's shape, and where its bytes are in the data space: offset and length of each run.
@@ -117,7 +153,7 @@ struct Reader<'a> {
     runs: std::vec::IntoIter<(u64, u64)>,
     at: u64,
     end: u64,
-    chunk: Option<(Located, Vec<u8>)>,
+    chunk: Option<Chunk>,
 }
 
 impl Reader<'_> {
@@ -154,14 +190,18 @@ impl Reader<'_> {
         let here = |located: &Located| {
             at.checked_sub(located.data_start).is_some_and(|n| n < u64::from(located.entry.data_len))
         };
+        if self.chunk.is_none() {
+            self.chunk = self.body.last().clone();
+        }
         if !self.chunk.as_ref().is_some_and(|(located, _)| here(located)) {
-            let Body { store, key, index } = self.body;
+            let Body { store, key, index, .. } = self.body;
             let failed = |e: String| Error::failed(format!("{key}: reading a chunk"), e);
             let located = index.locate(at).ok_or_else(|| failed("it lies outside of the data".to_owned()))?;
             let range = located.file_offset..located.file_offset + u64::from(located.entry.stored_len);
             let stored = self.runtime.block_on(store.get_range(key, range)).map_err(|e| failed(e.to_string()))?;
             let content = decode(&stored, &located.entry).map_err(|e| failed(e.to_string()))?;
-            self.chunk = Some((located, content));
+            self.chunk = Some((located, Arc::new(content)));
+            self.body.last().clone_from(&self.chunk);
         }
         Ok(self.chunk.as_ref().map_or((at, &[][..]), |(located, content)| (located.data_start, content.as_slice())))
     }

@@ -53,6 +53,8 @@ pub(crate) struct Made {
     pub(crate) sums: Option<ReadSums>,
     pub(crate) entries: u64,
     pub(crate) deduplicated: u64,
+    /// Bytes of its chunks that layers below it have too.
+    pub(crate) repeated: u64,
 }
 
 /// Makes a layer over what lies below it. Blocks; not for the runtime's own threads.
@@ -66,7 +68,33 @@ pub(crate) fn build(input: Input, below: &Below, settings: &Settings, runtime: &
         }
         Input::Directory(path) => (read_directory(&path, &mut upper, &mut spool)?, None),
     };
-    let mut settled = upper.settle(&below.merged)?;
+    let settled = upper.settle(&below.merged)?;
+    let assumes = settled.assumes.iter().map(assume).collect();
+    let made = finish(settled, assumes, spool, below, settings, runtime)?;
+    Ok(Made { sums, entries, ..made })
+}
+
+/// Makes the layer of what is decided already, whose contents lie in layers of `below`. Blocks.
+pub(crate) fn assemble(
+    settled: Settled,
+    assumes: Vec<Assume>,
+    below: &Below,
+    settings: &Settings,
+    runtime: &Handle,
+) -> Result<Made> {
+    let entries = settled.tree.walk().count() as u64;
+    let made = finish(settled, assumes, Spool::new(&settings.stage)?, below, settings, runtime)?;
+    Ok(Made { entries, ..made })
+}
+
+fn finish(
+    mut settled: Settled,
+    assumes: Vec<Assume>,
+    mut spool: Spool,
+    below: &Below,
+    settings: &Settings,
+    runtime: &Handle,
+) -> Result<Made> {
     let mut files = HashMap::new();
     for (node, contents) in std::mem::take(&mut settled.contents) {
         let number = match contents {
@@ -75,7 +103,6 @@ pub(crate) fn build(input: Input, below: &Below, settings: &Settings, runtime: &
         };
         files.insert(node, number);
     }
-    let assumes: Vec<Assume> = settled.assumes.iter().map(assume).collect();
     let (summary, packed) = write(&mut settled, &files, &assumes, &spool, settings)?;
     let entry = StackEntry {
         layer: summary.id,
@@ -85,7 +112,8 @@ pub(crate) fn build(input: Input, below: &Below, settings: &Settings, runtime: &
         generation: WRITER_GENERATION,
         root_opaque: settled.root_opaque,
     };
-    Ok(Made { entry, summary, assumes, warnings: settled.warnings, sums, entries, deduplicated: packed.deduplicated })
+    let (warnings, deduplicated) = (settled.warnings, packed.deduplicated);
+    Ok(Made { entry, summary, assumes, warnings, sums: None, entries: 0, deduplicated, repeated: 0 })
 }
 
 /// Reads a whole blob. Where the tar in it is bad because the blob is not the one it should be, that is what is said.

@@ -8,6 +8,7 @@
 use crate::assume::holds;
 use crate::below::{self, Below};
 use crate::build::{self, Input, Made, Settings};
+use crate::collapse::{Collapsed, Collapser};
 use crate::error::{Error, Result};
 use crate::publish::{Fresh, Publisher, Ready, chain_ids, store};
 use crate::report::{ImageReport, LayerReport, Report};
@@ -43,6 +44,9 @@ pub struct Options {
     pub jobs: usize,
     /// Convert and write references even where the store has them.
     pub again: bool,
+    /// Make consecutive layers of an image one, while their layer files are at most so many bytes together: a second stack
+    /// beside the first.
+    pub collapse: Option<u64>,
     /// Directory for what is on the way; needs room for the source's decompressed layers.
     pub work: PathBuf,
     /// Called when a layer is done.
@@ -59,6 +63,7 @@ impl Default for Options {
             level: 3,
             jobs: 0,
             again: false,
+            collapse: None,
             work: std::env::temp_dir(),
             progress: None,
         }
@@ -132,13 +137,14 @@ impl<'a> Session<'a> {
         let mut converted = Vec::new();
         for image in &images.images {
             let layers = self.image(image, &images.blobs).await?;
-            converted.push((image, layers));
+            let collapsed = self.collapse(image, &layers).await?;
+            converted.push((image, layers, collapsed));
         }
         let publisher = self.publisher();
         let mut report = Report { digest: Some(images.root.to_string()), ..Report::default() };
         publisher.documents(&images.documents).await?;
-        for (image, layers) in converted {
-            report.images.push(publisher.image(image, layers).await?);
+        for (image, layers, collapsed) in converted {
+            report.images.push(publisher.image(image, layers, collapsed).await?);
         }
         if let Some(name) = name {
             self.refs.put_image(&name, images.root).await.map_err(store)?;
@@ -185,6 +191,14 @@ impl<'a> Session<'a> {
             ready.push(next);
         }
         Ok(ready)
+    }
+
+    /// Makes the collapsed stacks of an image, if that was asked for, without writing anything to the store.
+    async fn collapse(&self, image: &Image, layers: &[Ready]) -> Result<Option<Collapsed>> {
+        let Some(size) = self.options.collapse else { return Ok(None) };
+        let (refs, staged, settings, again) = (self.refs, &self.staged, &self.settings, self.options.again);
+        let collapser = Collapser { refs, staged, settings, size, again };
+        collapser.image(&chain_ids(image), layers).await.map(Some)
     }
 
     /// The top layer of a chain that the store knows.
@@ -237,9 +251,10 @@ impl<'a> Session<'a> {
         let (settings, runtime) = (self.settings.clone(), Handle::current());
         let work = move || build::build(input, &below, &settings, &runtime).map(|made| (made, below));
         let done = tokio::task::spawn_blocking(work).await;
-        let (made, mut below) = done.map_err(|e| Error::failed("the conversion's thread", e))??;
+        let (mut made, mut below) = done.map_err(|e| Error::failed("the conversion's thread", e))??;
         let (body, tree) = below::open(&self.staged, &made.entry).await?;
         below.push(body, &tree, made.entry.root_opaque);
+        made.repeated = below.repeated();
         Ok((made, below))
     }
 
@@ -272,6 +287,7 @@ impl<'a> Session<'a> {
             bytes_out: made.summary.file_len,
             chunks: made.summary.chunks,
             bytes_deduplicated: made.deduplicated,
+            bytes_repeated: made.repeated,
             seconds: started.elapsed().as_secs_f64(),
             warnings: made.warnings,
         };

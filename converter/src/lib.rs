@@ -5,6 +5,7 @@
 //! * [`tree`]: a layer's entries applied to the tree below it, in overlayfs's own form.
 //! * [`pack`]: file contents to the data space, cut into chunks.
 //! * [`convert`](mod@convert): all of it in order; `publish`: the references in the store.
+//! * `collapse`: fewer layers that show the same.
 //! * [`compare`](mod@compare): whether the store shows what a source holds.
 //!
 //! A conversion is deterministic (equal input and options give equal bytes) and lossless, or the input is refused
@@ -14,6 +15,7 @@
 mod assume;
 mod below;
 mod build;
+mod collapse;
 pub mod compare;
 pub mod convert;
 pub mod error;
@@ -28,5 +30,5 @@ pub mod tree;
 pub use compare::{Comparison, compare};
 pub use convert::{Options, Progress, convert};
 pub use error::{Error, Refusal, Result};
-pub use report::{ImageReport, LayerReport, Report};
+pub use report::{CollapsedLayer, CollapsedReport, ImageReport, LayerReport, Report};
 pub use source::{Platforms, Source};
