@@ -46,8 +46,9 @@ pub(crate) enum Command {
     /// Turn an image, a tar file or a directory into layers in the store
     ///
     /// The store is made by the first conversion. Layers of an image that it has already are not made again; nothing
-    /// is seen in it before the whole source is converted. Until then the work lies in TMPDIR, or /var/tmp: as much room as the layers
-    /// that come out.
+    /// is seen in it before the whole source is converted. Until then the work lies in TMPDIR, or /var/tmp: room for the
+    /// layers that come out, and for the files of the largest. What was interrupted goes on where it was when it is
+    /// begun again, and conversions that need the same layer at once make it once.
     ///
     /// An image in a registry: `skopeo copy docker://NAME oci:DIR`, then `lamina convert oci:DIR --name NAME`.
     Convert(Convert),
@@ -104,7 +105,7 @@ pub(crate) struct Convert {
     /// zstd level
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=19))]
     pub(crate) level: i32,
-    /// Convert again what the store has already
+    /// Convert again what the store has already, or an interrupted conversion left
     #[arg(long)]
     pub(crate) again: bool,
     /// Threads that compress [default: one per processor]

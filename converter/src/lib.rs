@@ -4,7 +4,8 @@
 //! * [`tar`]: a tar stream of any dialect as plain entries.
 //! * [`tree`]: a layer's entries applied to the tree below it, in overlayfs's own form.
 //! * [`pack`]: file contents to the data space, cut into chunks.
-//! * [`convert`](mod@convert): all of it in order; `publish`: the references in the store.
+//! * [`convert`](mod@convert): all of it in order, `session` layer by layer; `work`: where layers wait, and are kept for
+//!   others; `publish`: the references in the store.
 //! * [`compare`](mod@compare): whether the store shows what a source holds.
 //!
 //! A conversion is deterministic (equal input and options give equal bytes) and lossless, or the input is refused
@@ -18,15 +19,18 @@ pub mod compare;
 pub mod convert;
 pub mod error;
 pub mod pack;
+pub mod progress;
 mod publish;
 pub mod report;
+mod session;
 pub mod source;
-mod stage;
 pub mod tar;
 pub mod tree;
+mod work;
 
 pub use compare::{Comparison, compare};
-pub use convert::{Options, Progress, convert};
+pub use convert::{Options, convert};
 pub use error::{Error, Refusal, Result};
+pub use progress::{Event, Progress};
 pub use report::{ImageReport, LayerReport, Report};
 pub use source::{Platforms, Source};
