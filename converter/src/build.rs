@@ -10,6 +10,7 @@ use crate::tree::{Contents, Meaning, Settled, Upper, keep_possible};
 use blobstore::layer::{Flags, Options as WriterOptions, Section, Summary, WRITER_GENERATION, Writer, format};
 use blobstore::refs::{Assume, Digest, StackEntry, layer_key};
 use erofs::{Expect, NodeId, WriteError};
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -19,6 +20,9 @@ use tokio::runtime::Handle;
 /// Most entries of a layer, some times what the largest have: each takes about a kilobyte of memory, and a compressed
 /// megabyte can hold millions.
 const ENTRIES_MAX: u64 = 8 << 20;
+
+/// Name of a layer file that is being written.
+pub(crate) const PART: &str = "part";
 
 /// How layers are made.
 #[derive(Debug, Clone)]
@@ -41,11 +45,13 @@ pub(crate) enum Input {
     Directory(PathBuf),
 }
 
-/// A layer in the stage.
-#[derive(Debug)]
+/// A layer in the stage, and what the work directory keeps of it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Made {
     pub(crate) entry: StackEntry,
-    pub(crate) summary: Summary,
+    /// Bytes of its data, decompressed.
+    pub(crate) data_bytes: u64,
+    pub(crate) chunks: u32,
     /// What it took from below.
     pub(crate) assumes: Vec<Assume>,
     pub(crate) warnings: Vec<String>,
@@ -53,8 +59,6 @@ pub(crate) struct Made {
     pub(crate) sums: Option<ReadSums>,
     pub(crate) entries: u64,
     pub(crate) deduplicated: u64,
-    /// Bytes of its chunks that layers below it have too.
-    pub(crate) repeated: u64,
 }
 
 /// Makes a layer over what lies below it. Blocks; not for the runtime's own threads.
@@ -95,11 +99,11 @@ fn finish(
     settings: &Settings,
     runtime: &Handle,
 ) -> Result<Made> {
-    let mut files = HashMap::new();
+    let (mut files, mut kept) = (HashMap::new(), None);
     for (node, contents) in std::mem::take(&mut settled.contents) {
         let number = match contents {
             Contents::Spooled(number) => number,
-            Contents::Below(from) => below.copy(&from, &mut spool, runtime)?,
+            Contents::Below(from) => below.copy(&from, &mut spool, runtime, &mut kept)?,
         };
         files.insert(node, number);
     }
@@ -112,8 +116,16 @@ fn finish(
         generation: WRITER_GENERATION,
         root_opaque: settled.root_opaque,
     };
-    let (warnings, deduplicated) = (settled.warnings, packed.deduplicated);
-    Ok(Made { entry, summary, assumes, warnings, sums: None, entries: 0, deduplicated, repeated: 0 })
+    Ok(Made {
+        entry,
+        data_bytes: summary.data_bytes,
+        chunks: summary.chunks,
+        assumes,
+        warnings: settled.warnings,
+        sums: None,
+        entries: 0,
+        deduplicated: packed.deduplicated,
+    })
 }
 
 /// Reads a whole blob. Where the tar in it is bad because the blob is not the one it should be, that is what is said.
@@ -203,7 +215,7 @@ fn write(
     let expect = Expect { image_blocks: first_data_block + packed.blocks, first_data_block };
     erofs::check(metadata.bytes(), &expect).map_err(|e| Error::failed("the metadata that was just written", e))?;
     let (flags, sections) = properties(settled, assumes)?;
-    let part = settings.stage.join("part");
+    let part = settings.stage.join(PART);
     let summary = create(&part).and_then(|mut file| {
         let summary = sealed.finish(metadata.bytes(), flags, &sections, &mut file).map_err(failed)?;
         Ok(summary)
@@ -232,7 +244,7 @@ fn create(path: &Path) -> Result<File> {
 }
 
 /// What EROFS cannot hold is the input's fault.
-fn unwritable(error: WriteError) -> Error {
+pub(crate) fn unwritable(error: WriteError) -> Error {
     let refused = Error::refused(error.to_string());
     match &error {
         WriteError::Xattr { path, .. } | WriteError::Node { path, .. } => refused.at(path),
@@ -240,7 +252,9 @@ fn unwritable(error: WriteError) -> Error {
     }
 }
 
-/// The digest that a tar without an image goes by.
-pub(crate) fn diff_id(made: &Made) -> Option<Digest> {
-    made.sums.map(|sums| sums.diff_id)
+impl Made {
+    /// The digest that a tar goes by.
+    pub(crate) fn diff_id(&self) -> Option<Digest> {
+        self.sums.map(|sums| sums.diff_id)
+    }
 }

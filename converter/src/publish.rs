@@ -5,6 +5,7 @@
 
 use crate::collapse::Collapsed;
 use crate::error::{Error, Result};
+use crate::progress::{Event, Progress};
 use crate::report::{ImageReport, LayerReport};
 use crate::source::{Image, LayerBlob};
 use blobstore::refs::{
@@ -38,6 +39,7 @@ pub(crate) struct Publisher<'a> {
     /// Whether references are replaced.
     pub(crate) again: bool,
     pub(crate) tag: Option<&'a TagName>,
+    pub(crate) progress: Option<&'a Progress>,
 }
 
 impl Publisher<'_> {
@@ -120,6 +122,9 @@ impl Publisher<'_> {
         for (layer, fresh) in layers.iter().filter_map(|layer| Some((layer, layer.fresh.as_ref()?))) {
             let key = layer_key(&layer.entry.layer);
             self.upload_layer(&key).await.map_err(|e| Error::failed(format!("uploading {key}"), e))?;
+            if let Some(progress) = self.progress {
+                progress(&Event::Stored(layer.entry.size));
+            }
             if let Some((diff_id, candidate)) = &fresh.candidate {
                 self.refs.add_candidate(diff_id, candidate.clone()).await.map_err(store)?;
             }

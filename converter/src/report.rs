@@ -85,8 +85,12 @@ pub struct LayerReport {
     /// The same as references name it.
     #[serde(skip)]
     pub entry: Option<StackEntry>,
-    /// Whether the store had it already; then the numbers of the conversion are 0.
+    /// Whether it was there already, so that nothing was converted. If the store had it, the numbers of the conversion
+    /// are 0.
     pub reused: bool,
+    /// Whether it is one that no store had yet: made by a conversion that was interrupted, by one that runs beside this
+    /// one, or for another place in the same source.
+    pub resumed: bool,
     /// Entries of the tar, or names in the directory.
     pub entries: u64,
     /// Bytes of the blob; of a directory, its files in whole blocks of 4 KiB.

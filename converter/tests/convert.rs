@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod support;
+#[path = "convert/whole.rs"]
+mod whole;
 
 use blobstore::refs::{Digest, Name, TagName};
 use converter::{Options, Platforms, Report, Source};

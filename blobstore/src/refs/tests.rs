@@ -288,6 +288,36 @@ async fn an_image_of_many_platforms_gives_this_platforms_stack() {
 }
 
 #[tokio::test]
+async fn the_best_variant_is_chosen_also_in_an_index_of_an_index_and_where_only_the_config_names_the_platform() {
+    let store = store();
+    let (v6, v7, s390x, amd) = (Digest::of(b"v6"), Digest::of(b"v7"), Digest::of(b"s390x"), Digest::of(b"amd"));
+    let arm = |variant: &str| json!({"os": "linux", "architecture": "arm", "variant": variant});
+    let refs = refs(&store);
+    let put = async |index: serde_json::Value| refs.put_blob(index.to_string().into()).await.unwrap();
+    let inner =
+        put(json!({"manifests": [{"digest": s390x}, {"digest": amd}, {"digest": Digest::of(b"signature")}]})).await;
+    let outer = json!({"manifests": [
+        {"digest": inner}, {"digest": v6, "platform": arm("v6")}, {"digest": v7, "platform": arm("v7")},
+    ]});
+    let outer = put(outer).await;
+    for (digest, architecture) in [(v6, "arm"), (s390x, "s390x"), (amd, "amd64")] {
+        refs.put_manifest(&manifest(digest, architecture, &[1])).await.unwrap();
+    }
+    let on = |architecture: &str| Refs::new(store.clone()).with_platform(platform(architecture));
+    let way = on("amd64").way_to_manifest(&outer).await.unwrap().unwrap();
+    assert_eq!((way.0.digest, way.1), (amd, vec![outer, inner]));
+    let way = on("s390x").way_to_manifest(&outer).await.unwrap().unwrap();
+    assert_eq!(way.0.digest, s390x);
+    // containerd would run v7: another that happens to be converted is no answer.
+    let error = on("arm").way_to_manifest(&outer).await.unwrap_err();
+    assert!(error.is_not_converted() && error.to_string().contains(&v7.to_string()), "{error}");
+    refs.put_manifest(&manifest(v7, "arm", &[1])).await.unwrap();
+    assert_eq!(on("arm").way_to_manifest(&outer).await.unwrap().unwrap().0.digest, v7);
+    let error = on("riscv64").way_to_manifest(&outer).await.unwrap_err();
+    assert!(error.is_not_converted() && error.to_string().contains("linux/riscv64"), "{error}");
+}
+
+#[tokio::test]
 async fn a_blob_that_is_not_what_its_digest_says_is_refused() {
     let store = store();
     let refs = refs(&store);

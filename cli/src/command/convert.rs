@@ -5,7 +5,8 @@ use crate::args::Convert;
 use crate::failure::Failure;
 use crate::output;
 use control::causes;
-use converter::{CollapsedLayer, LayerReport, Options, Report, Source};
+use converter::{CollapsedLayer, Event, LayerReport, Options, Report, Source};
+use indicatif::ProgressBar;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::runtime::Runtime;
@@ -21,9 +22,14 @@ pub(super) fn run(context: &Context, runtime: &Runtime, arguments: &Convert) -> 
         let text = "--name names images; name the layer of a tar or a directory with --tag KIND/NAME:VERSION";
         return Err(Failure::usage(text));
     }
-    let options = options(context, arguments)?;
+    let mut options = options(arguments)?;
+    let (bar, lines) = (output::bar(0, ""), !context.json);
+    let shown = bar.clone();
+    options.progress = Some(Arc::new(move |event: &Event<'_>| show(&shown, lines, event)));
     let refs = context.refs()?;
-    let report = runtime.block_on(converter::convert(&refs, &source, &options)).map_err(failure)?;
+    let done = runtime.block_on(converter::convert(&refs, &source, &options));
+    bar.finish_and_clear();
+    let report = done.map_err(failure)?;
     if context.json {
         return output::json(&report);
     }
@@ -56,7 +62,7 @@ pub(super) fn failure(error: converter::Error) -> Failure {
     }
 }
 
-fn options(context: &Context, arguments: &Convert) -> Result<Options, Failure> {
+fn options(arguments: &Convert) -> Result<Options, Failure> {
     let usage = |e: &dyn std::fmt::Display| Failure::usage(e.to_string());
     let mut options =
         Options { level: arguments.level, again: arguments.again, work: work_directory(), ..Options::default() };
@@ -79,10 +85,31 @@ fn options(context: &Context, arguments: &Convert) -> Result<Options, Failure> {
     }
     options.collapse = arguments.collapse;
     options.jobs = arguments.jobs.map_or(0, usize::from);
-    if !context.json {
-        options.progress = Some(Arc::new(|layer: &LayerReport| line(layer)));
-    }
     Ok(options)
+}
+
+/// The bar says what is under way; lines say what is done.
+fn show(bar: &ProgressBar, lines: bool, event: &Event<'_>) {
+    let begin = |what: String, bytes: u64| {
+        bar.reset();
+        bar.set_length(bytes);
+        bar.set_message(what);
+    };
+    match event {
+        Event::Started { layer, bytes } => begin(format!("reading {}", short(layer)), bytes.unwrap_or(0)),
+        Event::Read(bytes) | Event::Stored(bytes) => bar.inc(*bytes),
+        Event::Packing => bar.set_message("packing"),
+        Event::Waiting { layer } => begin(format!("another conversion makes {}: waiting", short(layer)), 0),
+        Event::Collapsing => begin("collapsing".to_owned(), 0),
+        Event::Storing(bytes) => begin("storing".to_owned(), *bytes),
+        Event::Ready(layer) if lines => bar.suspend(|| line(layer)),
+        _ => {}
+    }
+}
+
+/// A digest as people recognize it.
+fn short(name: &str) -> &str {
+    name.strip_prefix("sha256:").map_or(name, |hex| &hex[..12.min(hex.len())])
 }
 
 /// One line a layer, as soon as it is done.
@@ -90,11 +117,11 @@ fn line(layer: &LayerReport) {
     for warning in &layer.warnings {
         tracing::warn!("{warning}");
     }
-    let from = layer.source.as_deref().unwrap_or("-");
-    let from = from.strip_prefix("sha256:").map_or(from, |hex| &hex[..12.min(hex.len())]);
-    let how = match layer.reused {
-        true => "in the store already".to_owned(),
-        false => format!(
+    let from = short(layer.source.as_deref().unwrap_or("-"));
+    let how = match (layer.reused, layer.resumed) {
+        (true, true) => "made before, by a conversion that was interrupted or for another place".to_owned(),
+        (true, false) => "in the store already".to_owned(),
+        _ => format!(
             "{} entries, {} -> {} in {}, {} shared within, {} repeated from below, {:.1} s",
             layer.entries,
             output::bytes(layer.bytes_in.max(layer.bytes_tar)),

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::publish::{Ready, store};
 use crate::report::{CollapsedLayer, CollapsedReport};
 use crate::tree;
-use blobstore::refs::{Assume, Assumed, Chain, Digest, Refs, Stack, StackEntry};
+use blobstore::refs::{Assume, Assumed, Chain, Digest, Refs, Stack, StackEntry, layer_key};
 use blobstore::store::Store;
 use proof::Proof;
 use std::collections::HashSet;
@@ -115,13 +115,20 @@ impl Collapser<'_> {
         Ok(below)
     }
 
+    /// Where a layer is: one that this conversion made or adopted is not in the store yet.
+    async fn place(&self, entry: &StackEntry) -> &Arc<dyn Store> {
+        match self.staged.stat(&layer_key(&entry.layer)).await {
+            Ok(_) => self.staged,
+            Err(_) => self.refs.store(),
+        }
+    }
+
     /// Lays a group of layers over the plain tree, and what stands for it over the collapsed one; the layer that was made.
     async fn group(&self, mut trees: Trees, layers: &[Ready]) -> Result<(Trees, Option<Made>)> {
         let first = trees.plain.merged.layers();
         let mut alone = None;
         for layer in layers {
-            let store = if layer.fresh.is_some() { self.staged } else { self.refs.store() };
-            let (body, tree) = below::open(store, &layer.entry).await?;
+            let (body, tree) = below::open(self.place(&layer.entry).await, &layer.entry).await?;
             trees.plain.push(body.clone(), &tree, layer.entry.root_opaque);
             alone = Some((body, tree, layer.entry.root_opaque));
         }
@@ -183,8 +190,8 @@ fn report(made: &Made, chain_id: &Digest, from: &[Ready], trees: &Trees, started
         from: from.iter().map(|layer| layer.entry.layer.to_string()).collect(),
         entries: made.entries,
         bytes_in: from.iter().map(|layer| layer.entry.size).sum(),
-        bytes_out: made.summary.file_len,
-        chunks: made.summary.chunks,
+        bytes_out: made.entry.size,
+        chunks: made.chunks,
         bytes_same: chunks.filter(|(hash, _)| originals.contains(hash)).map(|(_, stored)| stored).sum(),
         seconds: started.elapsed().as_secs_f64(),
     }

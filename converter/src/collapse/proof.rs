@@ -1,9 +1,10 @@
 //! That two stacks show the same.
 
 use crate::below::Below;
+use crate::contents::{Contents, runs};
 use crate::error::{Result, show};
-use crate::tree::NodeId;
-use erofs::Kind;
+use crate::tree::{Node, NodeId};
+use erofs::{BLOCK, Kind};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use tokio::runtime::Handle;
 
@@ -13,13 +14,6 @@ pub(super) struct Proof {
     files: HashSet<(NodeId, NodeId)>,
     /// So many of the lowest layers were proven when their references were written: their files are not read again.
     given: (usize, usize),
-}
-
-/// The node of the other tree that each was met with.
-#[derive(Default)]
-struct Met {
-    theirs: HashMap<NodeId, NodeId>,
-    ours: HashMap<NodeId, NodeId>,
 }
 
 impl Proof {
@@ -35,10 +29,15 @@ impl Proof {
             let same = ours.merged.root() == theirs.merged.root();
             return Ok((!same).then(|| "one of them has no layers".to_owned()));
         };
-        let mut met = Met::default();
+        let mut pair = Pair {
+            ours,
+            theirs,
+            contents: (Contents::new(ours.bodies(), runtime), Contents::new(theirs.bodies(), runtime)),
+            met: Default::default(),
+        };
         let mut open = vec![(Vec::new(), a, b)];
         while let Some((path, a, b)) = open.pop() {
-            if let Some(what) = self.node(ours, a, theirs, b, runtime, &mut met)? {
+            if let Some(what) = self.node(&mut pair, a, b)? {
                 return Ok(Some(format!("/{}: {what}", show(&path))));
             }
             let names: BTreeSet<_> = ours.merged.names(a).chain(theirs.merged.names(b)).collect();
@@ -54,36 +53,64 @@ impl Proof {
         Ok(None)
     }
 
-    fn node(
-        &mut self,
-        ours: &Below,
-        a: NodeId,
-        theirs: &Below,
-        b: NodeId,
-        runtime: &Handle,
-        met: &mut Met,
-    ) -> Result<Option<&'static str>> {
-        if *met.theirs.entry(a).or_insert(b) != b || *met.ours.entry(b).or_insert(a) != a {
+    fn node(&mut self, pair: &mut Pair<'_>, a: NodeId, b: NodeId) -> Result<Option<&'static str>> {
+        let (met, Pair { ours, theirs, .. }) = (pair.meet(a, b), &pair);
+        let (one, other) = (ours.merged.node(a), theirs.merged.node(b));
+        if !met {
             return Ok(Some("is a hard link in one of them only"));
         }
-        let (one, other) = (ours.merged.node(a), theirs.merged.node(b));
         if one.attributes != other.attributes {
             return Ok(Some("its attributes differ"));
         }
         match (&one.kind, &other.kind) {
             (Kind::File(_), Kind::File(_)) => {
                 let given = one.layer < self.given.0 && other.layer < self.given.1;
-                if self.files.insert((a, b))
-                    && !given
-                    && !ours.is_same_place(a, theirs, b)
-                    && ours.digest(a, runtime)? != theirs.digest(b, runtime)?
-                {
-                    return Ok(Some("its contents differ"));
-                }
-                Ok(None)
+                let known = given || ours.is_same_place(a, theirs, b) || !self.files.insert((a, b));
+                Ok((!known && !pair.same_contents(one, other)?).then_some("its contents differ"))
             }
-            (one, other) if one == other => Ok(None),
-            _ => Ok(Some("it is not of one kind")),
+            (one, other) => Ok((one != other).then_some("it is not of one kind")),
         }
     }
+}
+
+/// Two trees that are being compared.
+struct Pair<'a> {
+    ours: &'a Below,
+    theirs: &'a Below,
+    contents: (Contents<'a>, Contents<'a>),
+    /// The node of the other tree that each was met with.
+    met: (HashMap<NodeId, NodeId>, HashMap<NodeId, NodeId>),
+}
+
+impl Pair<'_> {
+    /// Notes that two nodes stand at one path; false where one of them stood somewhere with another.
+    fn meet(&mut self, a: NodeId, b: NodeId) -> bool {
+        *self.met.0.entry(a).or_insert(b) == b && *self.met.1.entry(b).or_insert(a) == a
+    }
+
+    fn same_contents(&mut self, one: &Node, other: &Node) -> Result<bool> {
+        Ok(digest(one, &mut self.contents.0)? == digest(other, &mut self.contents.1)?)
+    }
+}
+
+/// A hash of a regular file's logical bytes: its size, and each block that is not zero with its number. Where zeros are
+/// holes does not count.
+fn digest(node: &Node, contents: &mut Contents<'_>) -> Result<[u8; 32]> {
+    let Kind::File(content) = &node.kind else { return Ok([0; 32]) };
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&content.size().to_le_bytes());
+    for run in runs(content) {
+        // Pieces end where chunks end, at whole blocks, but for the file's last.
+        let mut number = run.offset / BLOCK as u64;
+        contents.read(node.layer, &run, &mut |piece| {
+            for block in piece.chunks(BLOCK) {
+                if block.iter().any(|byte| *byte != 0) {
+                    hasher.update(&number.to_le_bytes()).update(block);
+                }
+                number += 1;
+            }
+            Ok(())
+        })?;
+    }
+    Ok(*hasher.finalize().as_bytes())
 }
