@@ -25,7 +25,7 @@ pub(crate) struct Global {
     /// Configuration file [default: /etc/lamina/config.toml if there is one]
     #[arg(long, global = true, value_name = "FILE", env = "LAMINA_CONFIG")]
     pub(crate) config: Option<PathBuf>,
-    /// Store for convert, inspect, verify and pull, over the configuration's; laminad has its own --store [default:
+    /// Store for convert, inspect, verify, export and pull, over the configuration's; laminad has its own --store [default:
     /// file:///var/lib/lamina/store]
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) store: Option<String>,
@@ -56,6 +56,12 @@ pub(crate) enum Command {
     Verify(Verify),
     /// Show what a reference stands for
     Inspect(Inspect),
+    /// Write what a stack shows to a flat EROFS image, a tar or a directory
+    ///
+    /// Every byte is verified on the way, and no daemon is needed. A file or directory gets its name when it is complete.
+    /// `lamina export REF | lamina convert tar:- --tag TAG` makes one layer of a stack. A single layer (layer:ID,
+    /// file:PATH) as a tar keeps what it hides of the layers below, as OCI whiteouts.
+    Export(Export),
     /// Make an image of the store known to containerd, its layers lazy
     Pull(Pull),
     /// Mount layers, stacked left (bottom) to right (top), through laminad
@@ -153,6 +159,22 @@ pub(crate) struct Inspect {
     /// List every chunk of each layer
     #[arg(long)]
     pub(crate) chunks: bool,
+}
+
+/// `lamina export`
+#[derive(Debug, Args)]
+pub(crate) struct Export {
+    /// What to export: an image's name, KIND/NAME:VERSION, a layer's id and more (see lamina --help); file:PATH is a
+    /// layer file
+    #[arg(value_name = "REF")]
+    pub(crate) reference: String,
+    /// Where to: a file, or a directory that is new or empty; - is the standard output, for a tar [default: -]
+    #[arg(short, long, value_name = "FILE|DIR")]
+    pub(crate) output: Option<PathBuf>,
+    /// erofs: an uncompressed image for mount -o loop; tar: a PAX tar; dir: a directory, needs root [default: dir for a
+    /// directory and what ends in a slash, tar for - and what ends in .tar, else erofs]
+    #[arg(long, value_name = "FORMAT", value_parser = ["erofs", "tar", "dir"])]
+    pub(crate) format: Option<String>,
 }
 
 /// `lamina pull`

@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::pack::Spool;
 use crate::tar::{Extent, Shape};
 use crate::tree::{self, Merged};
-use blobstore::layer::{Index, Located, decode, read_head};
+use blobstore::layer::{Flags, Head, Index, Located, decode, read_head};
 use blobstore::refs::{StackEntry, layer_key};
 use blobstore::store::Store;
 use erofs::{BLOCK, Content, Expect, Kind, Tree, check, read_tree};
@@ -29,7 +29,31 @@ pub(crate) struct Body {
     index: Arc<Index>,
 }
 
+impl Body {
+    /// Whether nothing below the layer shows through.
+    pub(crate) fn root_opaque(&self) -> bool {
+        self.index.flags().contains(Flags::ROOT_OPAQUE)
+    }
+
+    /// The chunk that holds byte `at` of the data, verified and decompressed. Must not run on one of the runtime's own
+    /// threads.
+    pub(crate) fn chunk(&self, at: u64, runtime: &Handle) -> Result<(Located, Vec<u8>)> {
+        let Self { store, key, index } = self;
+        let what = || format!("{key}: reading a chunk");
+        let located = index.locate(at).ok_or_else(|| Error::failed(what(), "it lies outside of the data"))?;
+        let range = located.file_offset..located.file_offset + u64::from(located.entry.stored_len);
+        let stored = runtime.block_on(store.get_range(key, range)).map_err(|e| Error::failed(what(), e))?;
+        let content = decode(&stored, &located.entry).map_err(|e| Error::failed(what(), e))?;
+        Ok((located, content))
+    }
+}
+
 impl Below {
+    /// Where the contents of each layer are, bottom to top.
+    pub(crate) fn bodies(&self) -> &[Body] {
+        &self.bodies
+    }
+
     /// Lays a layer of a store over the tree.
     pub(crate) async fn load(&mut self, store: &Arc<dyn Store>, entry: &StackEntry) -> Result<()> {
         let (body, tree) = open(store, entry).await?;
@@ -88,11 +112,16 @@ pub(crate) async fn open(store: &Arc<dyn Store>, entry: &StackEntry) -> Result<(
     let (key, id) = (layer_key(&entry.layer), entry.layer);
     let hint = (entry.head > 0).then_some(entry.head);
     let head = read_head(&**store, &key, Some(&id), hint).await.map_err(|e| Error::failed(format!("layer {id}"), e))?;
-    let wrong = |e: String| Error::failed(format!("layer {id}: its metadata"), e);
+    opened(store.clone(), key, head)
+}
+
+/// The same of a head that was read already; the layer file lies under `key`.
+pub(crate) fn opened(store: Arc<dyn Store>, key: String, head: Head) -> Result<(Body, Tree)> {
+    let wrong = |e: String| Error::failed(format!("layer {}: its metadata", head.index.id()), e);
     let expect = Expect { image_blocks: head.index.image_blocks(), first_data_block: head.index.first_data_block() };
     let checked = check(&head.metadata, &expect).map_err(|e| wrong(e.to_string()))?;
     let tree = read_tree(checked.image()).map_err(|e| wrong(e.to_string()))?;
-    Ok((Body { store: store.clone(), key, index: Arc::new(head.index) }, tree))
+    Ok((Body { store, key, index: Arc::new(head.index) }, tree))
 }
 
 /// A file's shape, and where its bytes are in the data space: offset and length of each run.
@@ -155,13 +184,7 @@ impl Reader<'_> {
             at.checked_sub(located.data_start).is_some_and(|n| n < u64::from(located.entry.data_len))
         };
         if !self.chunk.as_ref().is_some_and(|(located, _)| here(located)) {
-            let Body { store, key, index } = self.body;
-            let failed = |e: String| Error::failed(format!("{key}: reading a chunk"), e);
-            let located = index.locate(at).ok_or_else(|| failed("it lies outside of the data".to_owned()))?;
-            let range = located.file_offset..located.file_offset + u64::from(located.entry.stored_len);
-            let stored = self.runtime.block_on(store.get_range(key, range)).map_err(|e| failed(e.to_string()))?;
-            let content = decode(&stored, &located.entry).map_err(|e| failed(e.to_string()))?;
-            self.chunk = Some((located, content));
+            self.chunk = Some(self.body.chunk(at, self.runtime)?);
         }
         Ok(self.chunk.as_ref().map_or((at, &[][..]), |(located, content)| (located.data_start, content.as_slice())))
     }

@@ -219,7 +219,7 @@ fn create(path: &Path) -> Result<File> {
 }
 
 /// What EROFS cannot hold is the input's fault.
-fn unwritable(error: WriteError) -> Error {
+pub(crate) fn unwritable(error: WriteError) -> Error {
     let refused = Error::refused(error.to_string());
     match &error {
         WriteError::Xattr { path, .. } | WriteError::Node { path, .. } => refused.at(path),

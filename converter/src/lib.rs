@@ -6,6 +6,7 @@
 //! * [`pack`]: file contents to the data space, cut into chunks.
 //! * [`convert`](mod@convert): all of it in order, `session` layer by layer; `work`: where layers wait, and are kept for
 //!   others; `publish`: the references in the store.
+//! * [`export`](mod@export): back to an image, a tar or a directory.
 //! * [`compare`](mod@compare): whether the store shows what a source holds.
 //!
 //! A conversion is deterministic (equal input and options give equal bytes) and lossless, or the input is refused
@@ -16,8 +17,10 @@ mod assume;
 mod below;
 mod build;
 pub mod compare;
+mod contents;
 pub mod convert;
 pub mod error;
+pub mod export;
 pub mod pack;
 pub mod progress;
 mod publish;
@@ -32,5 +35,7 @@ pub use compare::{Comparison, compare};
 pub use convert::{Options, convert};
 pub use error::{Error, Refusal, Result};
 pub use progress::{Event, Progress};
+=======
+pub use export::{Exported, Origin, Output, export};
 pub use report::{ImageReport, LayerReport, Report};
 pub use source::{Platforms, Source};
