@@ -33,12 +33,12 @@ fn files(directory: &Path) -> Vec<String> {
 #[test]
 fn a_killed_conversion_goes_on_where_it_was() {
     let node = Node::default();
-    let large = noise(3, 24 << 20);
+    let large = noise(3, 16 << 20);
     let contents: [&[u8]; 5] = [b"1", b"2", &large, b"4", b"5"];
     let image =
         Image::new(contents.into_iter().enumerate().map(|(n, data)| tar(&[(&format!("d/{n}"), data)])).collect());
     let source = image.write(&node.path("image"), "killed.local/image:1");
-    let convert = ["convert", "--json", "--jobs", "1", &source];
+    let convert = ["convert", "--json", "--jobs", "1", "--level", "12", &source];
     let mut killed = node.command(&convert).stdout(Stdio::null()).spawn().unwrap();
     // The third layer takes its time.
     node.wait("two layers", |node| kept(node) >= 2);
@@ -58,7 +58,7 @@ fn a_killed_conversion_goes_on_where_it_was() {
 #[test]
 fn conversions_at_once_make_each_layer_once() {
     let node = Node::default();
-    let base = [tar(&[("base/a", &noise(1, 6 << 20))]), tar(&[("base/b", &noise(2, 1 << 20))])];
+    let base = [tar(&[("base/a", &noise(1, 3 << 20))]), tar(&[("base/b", &noise(2, 1 << 20))])];
     let sources: Vec<String> = (0..4u8)
         .map(|n| {
             let own = tar(&[("own", &[n; 10_000])]);
@@ -97,8 +97,8 @@ fn a_full_work_directory_is_named_and_what_was_done_is_not_lost() {
     }
     let node = Node::default();
     let work = node.new_dir("work");
-    tmpfs(&work, "size=16m");
-    let image = Image::new(vec![tar(&[("a", b"small")]), tar(&[("b", &noise(1, 20 << 20))])]);
+    tmpfs(&work, "size=6m");
+    let image = Image::new(vec![tar(&[("a", b"small")]), tar(&[("b", &noise(1, 8 << 20))])]);
     let source = image.write(&node.path("image"), "full.local/image:1");
     let error = node.fail(1, &["convert", &source]);
     for part in [work.to_str().unwrap(), "is full", "need more than", "TMPDIR", &digest_of(&image, &node, 1)] {
@@ -107,7 +107,7 @@ fn a_full_work_directory_is_named_and_what_was_done_is_not_lost() {
     assert!(!node.path("store").exists(), "nothing was written");
     assert_eq!(files(&work).iter().filter(|name| name.contains("/run-")).count(), 0);
 
-    tmpfs(&work, "remount,size=128m");
+    tmpfs(&work, "remount,size=64m");
     let report = node.json(&["convert", &source]);
     assert_eq!(flags(&report, "resumed"), [true, false]);
     node.run(&["verify", &source]);
@@ -129,8 +129,8 @@ fn a_full_store_has_no_reference_to_what_it_does_not_hold() {
     }
     let node = Node::default();
     let store = node.new_dir("store");
-    tmpfs(&store, "size=12m");
-    let image = Image::new(vec![tar(&[("a", &noise(1, 4 << 20))]), tar(&[("b", &noise(2, 12 << 20))])]);
+    tmpfs(&store, "size=5m");
+    let image = Image::new(vec![tar(&[("a", &noise(1, 2 << 20))]), tar(&[("b", &noise(2, 5 << 20))])]);
     let source = image.write(&node.path("image"), "full.local/image:1");
     let error = node.fail(1, &["convert", &source]);
     assert!(error.contains("uploading layers/") && error.contains("No space left"), "{error}");
@@ -182,7 +182,12 @@ fn one_pip_layer_serves_two_bases_and_is_made_anew_for_a_third_where_it_would_be
     // As a builder writes it that has no entries for what was there: the directories above are the base's.
     let mut pip = tar::Builder::new(Vec::new());
     pip.follow_symlinks(false);
-    pip.append_dir_all("usr/local/lib/python3/site-packages", &packages).unwrap();
+    // pip itself, less what it carries of others: enough of them.
+    let names = fs::read_dir(&packages).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let parts = names.filter(|name| name.starts_with("pip-")).chain(["pip/_internal".to_owned()]);
+    for part in parts {
+        pip.append_dir_all(format!("usr/local/lib/python3/site-packages/{part}"), packages.join(part)).unwrap();
+    }
     let pip = pip.into_inner().unwrap();
     // Debian's /usr/local belongs to its group staff, or does not.
     let bases = [base((0o755, 0), "Debian 12"), base((0o755, 0), "Debian 13"), base((0o2775, 50), "Debian 9")];
