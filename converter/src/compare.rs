@@ -16,11 +16,12 @@ use crate::source::{Blobs, Image, LayerBlob, LayerStream, ReadSums, Source, open
 use crate::tar::Reader;
 use crate::tree::Merged;
 use blobstore::layer::verify_object;
-use blobstore::refs::{Digest, Refs, Stack, layer_key};
-use std::collections::HashMap;
+use blobstore::refs::{Digest, Refs, Stacks, layer_key};
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+use std::sync::Arc;
 use tokio::runtime::Handle;
 
 /// More differences than anybody reads are counted, not listed.
@@ -59,15 +60,21 @@ pub async fn compare(refs: &Refs, source: &Source, options: &Options) -> Result<
     let originals = tokio::task::spawn_blocking(read).await.map_err(|e| Error::failed("reading the source", e))??;
     let mut found = Comparison::default();
     for original in originals {
-        let stack = stored(refs, &original, options).await?;
-        let mut below = Below::default();
-        for entry in &stack {
-            found.verify(refs, &layer_key(&entry.layer), entry).await?;
-            below.load(refs.store(), entry).await?;
+        let Stacks { plain, collapsed } = stored(refs, &original, options).await?;
+        let (model, mut verified) = (Arc::new(original.model), HashSet::new());
+        for stack in [Some(plain), collapsed].into_iter().flatten() {
+            let mut below = Below::default();
+            for entry in &stack {
+                if verified.insert(entry.layer) {
+                    found.verify(refs, &layer_key(&entry.layer), entry).await?;
+                }
+                below.load(refs.store(), entry).await?;
+            }
+            let (runtime, model) = (Handle::current(), model.clone());
+            let work = move || found.compare(&below, &model, &runtime);
+            found =
+                tokio::task::spawn_blocking(work).await.map_err(|e| Error::failed("the comparison's thread", e))??;
         }
-        let runtime = Handle::current();
-        let work = move || found.compare(&below, &original.model, &runtime);
-        found = tokio::task::spawn_blocking(work).await.map_err(|e| Error::failed("the comparison's thread", e))??;
     }
     Ok(found)
 }
@@ -124,19 +131,25 @@ fn apply(model: &mut Model, blob: Box<dyn Read + Send>, layer: Option<&LayerBlob
     reader.into_inner().finish()
 }
 
-/// The stack that the store has for a tree of the source.
-async fn stored(refs: &Refs, original: &Original, options: &Options) -> Result<Stack> {
+/// The stacks that the store has for a tree of the source.
+async fn stored(refs: &Refs, original: &Original, options: &Options) -> Result<Stacks> {
     let failed = |e| Error::failed("the store's references", e);
-    let stack = match (&options.tag, original.chain_id) {
-        (Some(tag), _) => refs.tag(tag).await.map_err(failed)?.map(|tag| tag.stack),
-        (None, Some(chain_id)) => refs.chain(&chain_id).await.map_err(failed)?.map(|chain| chain.stack),
+    let stacks = match (&options.tag, original.chain_id) {
+        (Some(tag), _) => {
+            let tag = refs.tag(tag).await.map_err(failed)?;
+            tag.map(|tag| Stacks { plain: tag.stack, collapsed: tag.collapsed })
+        }
+        (None, Some(chain_id)) => {
+            let chain = refs.chain(&chain_id).await.map_err(failed)?;
+            chain.map(|chain| Stacks { plain: chain.stack, collapsed: chain.collapsed })
+        }
         (None, None) => {
             return Err(Error::refused(
                 "a directory is compared with the tag under which it was converted, and none was given",
             ));
         }
     };
-    stack.ok_or_else(|| Error::failed("comparing", "the store has nothing for this source: it was not converted"))
+    stacks.ok_or_else(|| Error::failed("comparing", "the store has nothing for this source: it was not converted"))
 }
 
 impl Comparison {

@@ -4,7 +4,9 @@
 //! * [`tar`]: a tar stream of any dialect as plain entries.
 //! * [`tree`]: a layer's entries applied to the tree below it, in overlayfs's own form.
 //! * [`pack`]: file contents to the data space, cut into chunks.
-//! * [`convert`](mod@convert): all of it in order; `publish`: the references in the store.
+//! * [`convert`](mod@convert): all of it in order, `session` layer by layer; `work`: where layers wait, and are kept for
+//!   others; `publish`: the references in the store.
+//! * `collapse`: fewer layers that show the same.
 //! * [`export`](mod@export): back to an image, a tar or a directory.
 //! * [`model`]: the image specification once more, applied literally; [`compare`](mod@compare): whether the store shows
 //!   what it says of a source.
@@ -16,6 +18,7 @@
 mod assume;
 mod below;
 mod build;
+mod collapse;
 pub mod compare;
 mod contents;
 pub mod convert;
@@ -23,16 +26,19 @@ pub mod error;
 pub mod export;
 pub mod model;
 pub mod pack;
+pub mod progress;
 mod publish;
 pub mod report;
+mod session;
 pub mod source;
-mod stage;
 pub mod tar;
 pub mod tree;
+mod work;
 
 pub use compare::{Comparison, compare};
-pub use convert::{Options, Progress, convert};
+pub use convert::{Options, convert};
 pub use error::{Error, Refusal, Result};
 pub use export::{Exported, Origin, Output, export};
-pub use report::{ImageReport, LayerReport, Report};
+pub use progress::{Event, Progress};
+pub use report::{CollapsedLayer, CollapsedReport, ImageReport, LayerReport, Report};
 pub use source::{Platforms, Source};

@@ -308,7 +308,6 @@ fn judge(stack: &[Vec<Entry>]) -> Result<bool, TestCaseError> {
     let mut mounts = Mounts::default();
     let files: Vec<_> = stack.layers().iter().map(|entry| store.directory.join(layer_key(&entry.layer))).collect();
     let work = temp.path().join("mounts");
-    std::fs::create_dir(&work).unwrap();
     let root = mount(&files, &work, &mut mounts).map_err(TestCaseError::fail)?;
     let (shown, left_out) = Model::of_directory(&root).unwrap();
     prop_assert!(left_out.is_empty(), "{left_out:?}");

@@ -36,6 +36,7 @@ impl Drop for Mounts {
 /// Mounts a stack of layer files, given bottom to top, the way anybody could; where the tree is then.
 pub(crate) fn mount(layers: &[PathBuf], work: &Path, mounts: &mut Mounts) -> Result<PathBuf, String> {
     let mut lower = Vec::new();
+    std::fs::create_dir_all(work).map_err(|e| e.to_string())?;
     for (number, layer) in layers.iter().enumerate() {
         let image = work.join(format!("{number}.erofs"));
         run(Command::new("zstd").args(["-q", "-d"]).arg(layer).arg("-o").arg(&image))?;
