@@ -34,13 +34,7 @@ mod work;
 pub use compare::{Comparison, compare};
 pub use convert::{Options, convert};
 pub use error::{Error, Refusal, Result};
-<<<<<<< HEAD
-pub use progress::{Event, Progress};
-=======
-pub use export::{Exported, Origin, Output, export};
-=======
 pub use export::{Exported, Origin, Output, export};
 pub use progress::{Event, Progress};
->>>>>>> main
 pub use report::{ImageReport, LayerReport, Report};
 pub use source::{Platforms, Source};
