@@ -85,6 +85,8 @@ pub(crate) enum Command {
 pub(crate) enum StoreCommand {
     /// List the names of images, bases, workspaces and toolkits, each as a REF
     Ls,
+    /// Sum up what the layers take, and how much of it is chunks that occur more than once
+    Du,
     /// Named in the documentation, not built yet
     #[command(external_subcommand)]
     Other(Vec<String>),
@@ -114,12 +116,14 @@ pub(crate) struct Convert {
     /// Convert again what the store has already, or an interrupted conversion left
     #[arg(long)]
     pub(crate) again: bool,
+    /// Make consecutive layers of an image one, while their layer files are at most SIZE together (3GiB, 500 MB): a second
+    /// stack beside the first, of fewer mounts, with the same files. What has a collapsed stack already (a base image that
+    /// was converted so) is kept below it, and shared, unless --again is given
+    #[arg(long, value_name = "SIZE", value_parser = crate::config::size_of)]
+    pub(crate) collapse: Option<u64>,
     /// Threads that compress [default: one per processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) jobs: Option<u16>,
-    /// Not built yet
-    #[arg(long, hide = true)]
-    pub(crate) collapse: Option<String>,
     /// Not built yet
     #[arg(long, hide = true)]
     pub(crate) profile: Option<PathBuf>,

@@ -8,6 +8,7 @@ use blobstore::layer::{Flags, Head, Index, Located, decode, read_head};
 use blobstore::refs::{StackEntry, layer_key};
 use blobstore::store::Store;
 use erofs::{BLOCK, Content, Expect, Kind, Tree, check, read_tree};
+use std::collections::HashSet;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 
@@ -67,13 +68,43 @@ impl Below {
         self.bodies.push(body);
     }
 
-    /// Copies a file's contents into a spool; its number there. Must not run on one of the runtime's own threads.
-    pub(crate) fn copy(&self, from: &tree::Placed, spool: &mut Spool, runtime: &Handle) -> Result<usize> {
+    /// The indexes of the layers, bottom to top.
+    pub(crate) fn indexes(&self) -> impl ExactSizeIterator<Item = &Index> {
+        self.bodies.iter().map(|body| &*body.index)
+    }
+
+    /// Bytes, as stored, of those chunks of the topmost layer that layers below it have too.
+    pub(crate) fn repeated(&self) -> u64 {
+        let Some((top, lower)) = self.bodies.split_last() else { return 0 };
+        let lower: HashSet<[u8; 32]> =
+            lower.iter().flat_map(|body| hashes(&body.index)).map(|(hash, _)| hash).collect();
+        hashes(&top.index).filter(|(hash, _)| lower.contains(hash)).map(|(_, stored)| stored).sum()
+    }
+
+    /// Whether a file of this tree and one of another are the same bytes of the same layer file: equal, without a look.
+    pub(crate) fn is_same_place(&self, id: tree::NodeId, other: &Below, theirs: tree::NodeId) -> bool {
+        let (a, b) = (self.merged.node(id), other.merged.node(theirs));
+        let layer = |below: &Below, number: usize| below.bodies.get(number).map(|body| body.index.id());
+        a.kind == b.kind && layer(self, a.layer).is_some_and(|id| layer(other, b.layer) == Some(id))
+    }
+
+    /// Copies a file's contents into a spool; its number there. What is kept between two calls is the chunk that was read
+    /// last, which the next file may lie in too. Must not run on one of the runtime's own threads.
+    pub(crate) fn copy(
+        &self,
+        from: &tree::Placed,
+        spool: &mut Spool,
+        runtime: &Handle,
+        kept: &mut Option<(usize, Chunk)>,
+    ) -> Result<usize> {
         let gone = || Error::failed("reading a file below", "its layer is not known");
         let body = self.bodies.get(from.layer).ok_or_else(gone)?;
         let (shape, runs) = runs(&from.content);
-        let mut reader = Reader { body, runtime, runs: runs.into_iter(), at: 0, end: 0, chunk: None };
-        spool.add(&shape, |buffer| reader.read(buffer))
+        let chunk = kept.take().filter(|(layer, _)| *layer == from.layer).map(|(_, chunk)| chunk);
+        let mut reader = Reader { body, runtime, runs: runs.into_iter(), at: 0, end: 0, chunk };
+        let number = spool.add(&shape, |buffer| reader.read(buffer))?;
+        *kept = reader.chunk.map(|chunk| (from.layer, chunk));
+        Ok(number)
     }
 
     /// A hash of a regular file's logical bytes: its size, and each block that is not zero with its number. Where the
@@ -105,6 +136,14 @@ impl Below {
         }
         Ok(*hasher.finalize().as_bytes())
     }
+}
+
+/// Where a chunk is, and its content.
+pub(crate) type Chunk = (Located, Vec<u8>);
+
+/// Hash and length of each chunk, as stored.
+pub(crate) fn hashes(index: &Index) -> impl Iterator<Item = ([u8; 32], u64)> {
+    index.chunks().map(|chunk| (chunk.entry.hash, u64::from(chunk.entry.stored_len)))
 }
 
 /// A layer's index and tree; what the store holds under its key is verified against its id.
@@ -146,7 +185,7 @@ struct Reader<'a> {
     runs: std::vec::IntoIter<(u64, u64)>,
     at: u64,
     end: u64,
-    chunk: Option<(Located, Vec<u8>)>,
+    chunk: Option<Chunk>,
 }
 
 impl Reader<'_> {

@@ -72,16 +72,41 @@ pub(crate) fn build(input: Input, below: &Below, settings: &Settings, runtime: &
         }
         Input::Directory(path) => (read_directory(&path, &mut upper, &mut spool)?, None),
     };
-    let mut settled = upper.settle(&below.merged)?;
-    let mut files = HashMap::new();
+    let settled = upper.settle(&below.merged)?;
+    let assumes = settled.assumes.iter().map(assume).collect();
+    let made = finish(settled, assumes, spool, below, settings, runtime)?;
+    Ok(Made { sums, entries, ..made })
+}
+
+/// Makes the layer of what is decided already, whose contents lie in layers of `below`. Blocks.
+pub(crate) fn assemble(
+    settled: Settled,
+    assumes: Vec<Assume>,
+    below: &Below,
+    settings: &Settings,
+    runtime: &Handle,
+) -> Result<Made> {
+    let entries = settled.tree.walk().count() as u64;
+    let made = finish(settled, assumes, Spool::new(&settings.stage)?, below, settings, runtime)?;
+    Ok(Made { entries, ..made })
+}
+
+fn finish(
+    mut settled: Settled,
+    assumes: Vec<Assume>,
+    mut spool: Spool,
+    below: &Below,
+    settings: &Settings,
+    runtime: &Handle,
+) -> Result<Made> {
+    let (mut files, mut kept) = (HashMap::new(), None);
     for (node, contents) in std::mem::take(&mut settled.contents) {
         let number = match contents {
             Contents::Spooled(number) => number,
-            Contents::Below(from) => below.copy(&from, &mut spool, runtime)?,
+            Contents::Below(from) => below.copy(&from, &mut spool, runtime, &mut kept)?,
         };
         files.insert(node, number);
     }
-    let assumes: Vec<Assume> = settled.assumes.iter().map(assume).collect();
     let (summary, packed) = write(&mut settled, &files, &assumes, &spool, settings)?;
     let entry = StackEntry {
         layer: summary.id,
@@ -97,8 +122,8 @@ pub(crate) fn build(input: Input, below: &Below, settings: &Settings, runtime: &
         chunks: summary.chunks,
         assumes,
         warnings: settled.warnings,
-        sums,
-        entries,
+        sums: None,
+        entries: 0,
         deduplicated: packed.deduplicated,
     })
 }

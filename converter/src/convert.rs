@@ -29,6 +29,9 @@ pub struct Options {
     pub jobs: usize,
     /// Convert and write references even where the store has them.
     pub again: bool,
+    /// Make consecutive layers of an image one, while their layer files are at most so many bytes together: a second stack
+    /// beside the first.
+    pub collapse: Option<u64>,
     /// Directory for what is on the way, shared with this user's other conversions; needs room for all layers that come
     /// out, and for the files of the largest.
     pub work: PathBuf,
@@ -46,6 +49,7 @@ impl Default for Options {
             level: 3,
             jobs: 0,
             again: false,
+            collapse: None,
             work: std::env::temp_dir(),
             progress: None,
         }

@@ -6,6 +6,7 @@
 //! * [`pack`]: file contents to the data space, cut into chunks.
 //! * [`convert`](mod@convert): all of it in order, `session` layer by layer; `work`: where layers wait, and are kept for
 //!   others; `publish`: the references in the store.
+//! * `collapse`: fewer layers that show the same.
 //! * [`export`](mod@export): back to an image, a tar or a directory.
 //! * [`compare`](mod@compare): whether the store shows what a source holds.
 //!
@@ -16,6 +17,7 @@
 mod assume;
 mod below;
 mod build;
+mod collapse;
 pub mod compare;
 mod contents;
 pub mod convert;
@@ -36,5 +38,5 @@ pub use convert::{Options, convert};
 pub use error::{Error, Refusal, Result};
 pub use export::{Exported, Origin, Output, export};
 pub use progress::{Event, Progress};
-pub use report::{ImageReport, LayerReport, Report};
+pub use report::{CollapsedLayer, CollapsedReport, ImageReport, LayerReport, Report};
 pub use source::{Platforms, Source};

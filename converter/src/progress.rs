@@ -29,6 +29,8 @@ pub enum Event<'a> {
     },
     /// A layer is done: made, or found.
     Ready(&'a LayerReport),
+    /// All layers are ready, and consecutive ones are being made one.
+    Collapsing,
     /// So many bytes of new layers are about to be written to the store.
     Storing(u64),
     /// So many more of them are there.

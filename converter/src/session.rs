@@ -11,6 +11,7 @@
 use crate::assume::holds;
 use crate::below::{self, Below};
 use crate::build::{self, Input, Made, Settings};
+use crate::collapse::{Collapsed, Collapser};
 use crate::convert::Options;
 use crate::error::{Error, Result};
 use crate::progress::{Event, Told};
@@ -70,14 +71,15 @@ impl<'a> Session<'a> {
         let mut converted = Vec::new();
         for image in &images.images {
             let layers = self.image(image, &images.blobs).await.inspect_err(|e| self.failed(e))?;
-            converted.push((image, layers));
+            let collapsed = self.collapse(image, &layers).await?;
+            converted.push((image, layers, collapsed));
         }
         let publisher = self.publisher();
         let mut report = Report { digest: Some(images.root.to_string()), ..Report::default() };
-        self.tell_storing(converted.iter().flat_map(|(_, layers)| layers));
+        self.tell_storing(converted.iter().flat_map(|(_, layers, _)| layers));
         publisher.documents(&images.documents).await?;
-        for (image, layers) in converted {
-            report.images.push(publisher.image(image, layers).await?);
+        for (image, layers, collapsed) in converted {
+            report.images.push(publisher.image(image, layers, collapsed).await?);
         }
         if let Some(name) = name {
             self.refs.put_image(&name, images.root).await.map_err(store)?;
@@ -97,9 +99,9 @@ impl<'a> Session<'a> {
             Input::Tar(tar, expect) => Input::Tar(Box::new(Told::new(tar, self.options.progress.clone())), expect),
             directory => directory,
         };
-        let (made, _) = self.build(input, Below::default()).await.map_err(|e| e.in_layer(name))?;
+        let (made, below) = self.build(input, Below::default()).await.map_err(|e| e.in_layer(name))?;
         let diff_id = made.diff_id();
-        let report = report(&made, None, diff_id, started);
+        let report = report(&made, None, diff_id, &below, started);
         let layer = fresh(made, None, report);
         self.tell(&Event::Ready(&layer.report));
         self.tell_storing([&layer]);
@@ -146,6 +148,15 @@ impl<'a> Session<'a> {
         Ok(ready)
     }
 
+    /// Makes the collapsed stacks of an image, if that was asked for, without writing anything to the store.
+    async fn collapse(&self, image: &Image, layers: &[Ready]) -> Result<Option<Collapsed>> {
+        let Some(size) = self.options.collapse else { return Ok(None) };
+        self.tell(&Event::Collapsing);
+        let (refs, staged, settings, again) = (self.refs, &self.staged, &self.settings, self.options.again);
+        let collapser = Collapser { refs, staged, settings, size, again };
+        collapser.image(&chain_ids(image), layers).await.map(Some).map_err(|e| self.no_room(e))
+    }
+
     /// Finds or makes a layer, and lays it over the tree below.
     async fn layer(
         &self,
@@ -159,7 +170,7 @@ impl<'a> Session<'a> {
             return Ok((reused(entry, layer, chain_id), below));
         }
         if let Some(made) = self.in_stage(&layer.diff_id, &mut below).await? {
-            let mut report = report(&made, Some(layer), Some(chain_id), started);
+            let mut report = report(&made, Some(layer), Some(chain_id), &below, started);
             (report.reused, report.resumed) = (true, true);
             return Ok((Ready { entry: made.entry, fresh: None, report }, below));
         }
@@ -168,7 +179,7 @@ impl<'a> Session<'a> {
         }
         let slot = self.slot(layer).await?;
         if let Some(made) = self.kept(&slot, &mut below).await? {
-            let mut report = report(&made, Some(layer), Some(chain_id), started);
+            let mut report = report(&made, Some(layer), Some(chain_id), &below, started);
             (report.reused, report.resumed) = (true, true);
             return Ok((fresh(made, Some(layer), report), below));
         }
@@ -196,7 +207,7 @@ impl<'a> Session<'a> {
             slot.keep(&made, &self.settings.stage);
         }
         self.here().push(Here { made: made.clone(), adopted: false });
-        let report = report(&made, Some(layer), Some(chain_id), started);
+        let report = report(&made, Some(layer), Some(chain_id), &below, started);
         Ok((fresh(made, Some(layer), report), below))
     }
 
@@ -363,7 +374,14 @@ fn fresh(made: Made, source: Option<&LayerBlob>, report: LayerReport) -> Ready {
     Ready { entry: made.entry, fresh: Some(Fresh { candidate, source }), report }
 }
 
-fn report(made: &Made, source: Option<&LayerBlob>, chain_id: Option<Digest>, started: Instant) -> LayerReport {
+/// What is told of a layer of the stage, which lies on the top of a tree.
+fn report(
+    made: &Made,
+    source: Option<&LayerBlob>,
+    chain_id: Option<Digest>,
+    tree: &Below,
+    started: Instant,
+) -> LayerReport {
     let (own, tar) = (made.sums.map(|sums| (sums.blob, sums.blob_size)), made.sums.map(|sums| sums.tar_size));
     let blob = source.map(|layer| (layer.digest, layer.size)).or(own);
     LayerReport {
@@ -380,6 +398,7 @@ fn report(made: &Made, source: Option<&LayerBlob>, chain_id: Option<Digest>, sta
         bytes_out: made.entry.size,
         chunks: made.chunks,
         bytes_deduplicated: made.deduplicated,
+        bytes_repeated: tree.repeated(),
         seconds: started.elapsed().as_secs_f64(),
         warnings: made.warnings.clone(),
     }

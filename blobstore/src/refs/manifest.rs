@@ -1,7 +1,7 @@
 //! Converted manifests, and the blobs of an image that are kept as they are: index, manifest, config.
 
 use super::error::{Error, Result};
-use super::{Digest, Platform, Refs, Stack};
+use super::{Digest, Platform, Refs, Stack, Stacks};
 use crate::store::StoreError;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -29,6 +29,9 @@ pub struct ManifestChain {
     pub diff_id: Digest,
     /// The stack that stood for the chain id when the manifest was written.
     pub stack: Stack,
+    /// One of fewer layers that showed the same then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub collapsed: Option<Stack>,
 }
 
 /// As much of an OCI index (or a Docker manifest list) as is needed to choose from it.
@@ -61,6 +64,11 @@ impl ManifestDoc {
     /// The stack of the whole image.
     pub fn stack(&self) -> Option<&Stack> {
         self.chains.last().map(|c| &c.stack)
+    }
+
+    /// Both stacks of the whole image.
+    pub fn stacks(&self) -> Option<Stacks> {
+        self.chains.last().map(|c| Stacks { plain: c.stack.clone(), collapsed: c.collapsed.clone() })
     }
 }
 

@@ -5,7 +5,7 @@ use crate::args::Convert;
 use crate::failure::Failure;
 use crate::output;
 use control::causes;
-use converter::{Event, LayerReport, Options, Report, Source};
+use converter::{CollapsedLayer, Event, LayerReport, Options, Report, Source};
 use indicatif::ProgressBar;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,7 +14,11 @@ use tokio::runtime::Runtime;
 pub(super) fn run(context: &Context, runtime: &Runtime, arguments: &Convert) -> Result<(), Failure> {
     let source: Source = arguments.source.parse().map_err(|e| Failure::usage(format!("{e}")))?;
     not_yet(arguments)?;
-    if arguments.name.is_some() && matches!(source, Source::Tar(_) | Source::Directory(_)) {
+    let is_single = matches!(source, Source::Tar(_) | Source::Directory(_));
+    if arguments.collapse.is_some() && is_single {
+        return Err(Failure::usage("--collapse is for images: a tar or a directory is one layer already"));
+    }
+    if arguments.name.is_some() && is_single {
         let text = "--name names images; name the layer of a tar or a directory with --tag KIND/NAME:VERSION";
         return Err(Failure::usage(text));
     }
@@ -36,7 +40,6 @@ pub(super) fn run(context: &Context, runtime: &Runtime, arguments: &Convert) -> 
 /// Understood by scripts that are written for what is to come: they get a clear word.
 fn not_yet(arguments: &Convert) -> Result<(), Failure> {
     let given = [
-        ("--collapse", arguments.collapse.is_some()),
         ("--profile", arguments.profile.is_some()),
         ("--push", arguments.push.is_some()),
         ("--output", arguments.output.is_some()),
@@ -80,6 +83,7 @@ fn options(arguments: &Convert) -> Result<Options, Failure> {
     if let Some(platform) = &arguments.platform {
         options.platforms = platform.parse().map_err(|e| usage(&e))?;
     }
+    options.collapse = arguments.collapse;
     options.jobs = arguments.jobs.map_or(0, usize::from);
     Ok(options)
 }
@@ -96,6 +100,7 @@ fn show(bar: &ProgressBar, lines: bool, event: &Event<'_>) {
         Event::Read(bytes) | Event::Stored(bytes) => bar.inc(*bytes),
         Event::Packing => bar.set_message("packing"),
         Event::Waiting { layer } => begin(format!("another conversion makes {}: waiting", short(layer)), 0),
+        Event::Collapsing => begin("collapsing".to_owned(), 0),
         Event::Storing(bytes) => begin("storing".to_owned(), *bytes),
         Event::Ready(layer) if lines => bar.suspend(|| line(layer)),
         _ => {}
@@ -117,19 +122,36 @@ fn line(layer: &LayerReport) {
         (true, true) => "made before, by a conversion that was interrupted or for another place".to_owned(),
         (true, false) => "in the store already".to_owned(),
         _ => format!(
-            "{} entries, {} -> {} in {}, {} shared, {:.1} s",
+            "{} entries, {} -> {} in {}, {} shared within, {} repeated from below, {:.1} s",
             layer.entries,
             output::bytes(layer.bytes_in.max(layer.bytes_tar)),
             output::bytes(layer.bytes_out),
             output::count(layer.chunks.into(), "chunk"),
             output::bytes(layer.bytes_deduplicated),
+            output::bytes(layer.bytes_repeated),
             layer.seconds
         ),
     };
     output::line(format!("{from} -> {}: {how}", layer.layer));
 }
 
+/// One line a layer that was made of several.
+fn collapsed_line(layer: &CollapsedLayer) {
+    output::line(format!(
+        "{} -> {}: {} entries, {} -> {} in {}, {} in chunks that these have, {:.1} s",
+        output::count(layer.from.len() as u64, "layer"),
+        layer.layer,
+        layer.entries,
+        output::bytes(layer.bytes_in),
+        output::bytes(layer.bytes_out),
+        output::count(layer.chunks.into(), "chunk"),
+        output::bytes(layer.bytes_same),
+        layer.seconds
+    ));
+}
+
 fn total(report: &Report, source: &Source) {
+    report.images.iter().filter_map(|i| i.collapsed.as_ref()).flat_map(|c| &c.layers).for_each(collapsed_line);
     let layers = || report.images.iter().flat_map(|i| &i.layers);
     let fresh = layers().filter(|l| !l.reused).count();
     let (from, to) = (layers().map(|l| l.bytes_in).sum(), layers().map(|l| l.bytes_out).sum());
@@ -139,8 +161,10 @@ fn total(report: &Report, source: &Source) {
         _ => "--name IMAGE",
     };
     let named = if names.is_empty() { format!("no name ({option} gives one)") } else { names.join(", ") };
+    let stacks = report.images.iter().filter_map(|i| i.collapsed.as_ref()).map(|c| c.stack.len() as u64);
+    let collapsed = stacks.reduce(|a, b| a + b).map_or(String::new(), |n| format!(", collapsed to {n}"));
     output::line(format!(
-        "{named}: {}, {fresh} converted, {} -> {}",
+        "{named}: {}{collapsed}, {fresh} converted, {} -> {}",
         output::count(layers().count() as u64, "layer"),
         output::bytes(from),
         output::bytes(to)
