@@ -2,11 +2,12 @@
 
 use crate::assume::assume;
 use crate::below::Below;
-use crate::error::{Error, Result, show};
+use crate::entries::read_entries;
+use crate::error::{Error, Result};
 use crate::pack::{Packed, Spool, pack};
 use crate::source::{LayerBlob, LayerStream, ReadSums, read_directory};
-use crate::tar::{Kind, Reader};
-use crate::tree::{Contents, Meaning, Settled, Upper, keep_possible};
+use crate::tar::Reader;
+use crate::tree::{Contents, Settled, Upper};
 use blobstore::layer::{Flags, Options as WriterOptions, Section, Summary, WRITER_GENERATION, Writer, format};
 use blobstore::refs::{Assume, Digest, StackEntry, layer_key};
 use erofs::{Expect, NodeId, WriteError};
@@ -15,10 +16,6 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use tokio::runtime::Handle;
-
-/// Most entries of a layer, some times what the largest have: each takes about a kilobyte of memory, and a compressed
-/// megabyte can hold millions.
-const ENTRIES_MAX: u64 = 8 << 20;
 
 /// How layers are made.
 #[derive(Debug, Clone)]
@@ -123,34 +120,6 @@ fn compare<T: PartialEq + std::fmt::Display>(what: &str, want: T, found: T) -> R
         true => Ok(()),
         false => Err(Error::refused(format!("{what} mismatch: it should be {want}, and is {found}"))),
     }
-}
-
-fn read_entries<R: io::Read>(reader: &mut Reader<R>, upper: &mut Upper, spool: &mut Spool) -> Result<u64> {
-    let mut entries = 0;
-    while let Some(mut entry) = reader.next_entry()? {
-        entries += 1;
-        if entries > ENTRIES_MAX {
-            return Err(Error::refused(format!("more than {ENTRIES_MAX} entries")));
-        }
-        let name = entry.path.to_bytes();
-        let at = |e: Error| e.at(&name);
-        match Meaning::of(&entry.path).map_err(at)? {
-            Meaning::Whiteout(path) => upper.whiteout(&path),
-            Meaning::Opaque(directory) => upper.opaque(&directory),
-            Meaning::Ignored => {}
-            Meaning::Entry => {
-                for dropped in keep_possible(&mut entry.attributes.xattrs) {
-                    upper.warn(format!("'{}': the attribute '{}' is left out", entry.path, show(&dropped)));
-                }
-                let contents = match &entry.kind {
-                    Kind::File(shape) => Some(spool.add(shape, |buffer| reader.read(buffer)).map_err(at)?),
-                    _ => None,
-                };
-                upper.add(entry, contents).map_err(at)?;
-            }
-        }
-    }
-    Ok(entries)
 }
 
 fn write(

@@ -2,6 +2,7 @@
 //!
 //! * [`source`]: where layers come from: image layouts, tar files, directories; every digest checked.
 //! * [`tar`]: a tar stream of any dialect as plain entries.
+//! * [`read_entries`]: all of a tar, into a tree and a spool of contents.
 //! * [`tree`]: a layer's entries applied to the tree below it, in overlayfs's own form.
 //! * [`pack`]: file contents to the data space, cut into chunks.
 //! * [`convert`](mod@convert): all of it in order; `publish`: the references in the store.
@@ -16,6 +17,7 @@ mod below;
 mod build;
 pub mod compare;
 pub mod convert;
+mod entries;
 pub mod error;
 pub mod pack;
 mod publish;
@@ -27,6 +29,7 @@ pub mod tree;
 
 pub use compare::{Comparison, compare};
 pub use convert::{Options, Progress, convert};
+pub use entries::read_entries;
 pub use error::{Error, Refusal, Result};
 pub use report::{ImageReport, LayerReport, Report};
 pub use source::{Platforms, Source};
