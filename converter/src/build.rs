@@ -94,7 +94,12 @@ fn read_tar(
 ) -> Result<(u64, ReadSums)> {
     let stream = LayerStream::new(blob, expect.map_or(u64::MAX, |layer| layer.size))?;
     let mut reader = Reader::new(stream);
-    let read = read_entries(&mut reader, upper, spool);
+    let read = read_entries(&mut reader, upper, spool).and_then(|entries| {
+        if reader.rest()? {
+            upper.warn("there is something behind the end of the tar: left out".to_owned());
+        }
+        Ok(entries)
+    });
     let stream = reader.into_inner();
     match (read, expect) {
         (Ok(entries), None) => Ok((entries, stream.finish()?)),

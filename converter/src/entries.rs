@@ -1,25 +1,19 @@
 //! All entries of a tar into a layer: contents to the spool, the rest to the tree.
 
 use crate::error::{Error, Result, show};
+use crate::limits::Budget;
 use crate::pack::Spool;
 use crate::tar::{Kind, Reader};
 use crate::tree::{Meaning, Upper, keep_possible};
 use std::io;
 
-/// Most entries of a layer, some times what the largest have: each takes about a kilobyte of memory, and a compressed
-/// megabyte can hold millions.
-const ENTRIES_MAX: u64 = 8 << 20;
-
 /// Reads a tar to its end; how many entries it has.
 pub fn read_entries<R: io::Read>(reader: &mut Reader<R>, upper: &mut Upper, spool: &mut Spool) -> Result<u64> {
-    let mut entries = 0;
+    let mut budget = Budget::default();
     while let Some(mut entry) = reader.next_entry()? {
-        entries += 1;
-        if entries > ENTRIES_MAX {
-            return Err(Error::refused(format!("more than {ENTRIES_MAX} entries")));
-        }
         let name = entry.path.to_bytes();
         let at = |e: Error| e.at(&name);
+        budget.charge(&entry, upper.paths()).map_err(at)?;
         match Meaning::of(&entry.path).map_err(at)? {
             Meaning::Whiteout(path) => upper.whiteout(&path),
             Meaning::Opaque(directory) => upper.opaque(&directory),
@@ -36,5 +30,5 @@ pub fn read_entries<R: io::Read>(reader: &mut Reader<R>, upper: &mut Upper, spoo
             }
         }
     }
-    Ok(entries)
+    Ok(budget.entries())
 }

@@ -3,6 +3,7 @@
 //! * [`source`]: where layers come from: image layouts, tar files, directories; every digest checked.
 //! * [`tar`]: a tar stream of any dialect as plain entries.
 //! * [`read_entries`]: all of a tar, into a tree and a spool of contents.
+//! * [`limits`]: how much an input may ask for.
 //! * [`tree`]: a layer's entries applied to the tree below it, in overlayfs's own form.
 //! * [`pack`]: file contents to the data space, cut into chunks.
 //! * [`convert`](mod@convert): all of it in order; `publish`: the references in the store.
@@ -19,6 +20,7 @@ pub mod compare;
 pub mod convert;
 mod entries;
 pub mod error;
+pub mod limits;
 pub mod pack;
 mod publish;
 pub mod report;

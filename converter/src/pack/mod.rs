@@ -11,6 +11,7 @@ mod spool;
 pub use spool::{Item, Spool};
 
 use crate::error::{Error, Result};
+use crate::limits::{SPARSE_CHUNKS, ZEROS};
 use body::Body;
 use cut::Cutter;
 use erofs::{BLOCK, Content, Kind, NodeId, Tree};
@@ -19,10 +20,6 @@ use std::collections::HashMap;
 /// The chunk size that is aimed at unless the caller asks for another.
 pub const CHUNK_SIZE: u32 = 256 << 10;
 
-/// The most bytes of holes that a layer may store as zeros. Holes between data of a file that is very large are not all
-/// free (see [`Content::sparse`]); a map that asks for more than this was made to be converted for ever.
-const ZEROS_MAX: u64 = 64 << 30;
-
 /// What a pack came to.
 #[derive(Debug)]
 pub struct Packed {
@@ -30,6 +27,8 @@ pub struct Packed {
     pub blocks: u64,
     /// Bytes of holes that are stored.
     pub zeros: u64,
+    /// Chunks of files with holes: entries of their maps.
+    pub sparse_chunks: u64,
     /// Bytes of files that share the blocks of others.
     pub deduplicated: u64,
     /// BLAKE3 over the content hashes in order.
@@ -45,7 +44,7 @@ pub fn pack(
     target: u32,
     emit: &mut dyn FnMut(Vec<u8>) -> Result<()>,
 ) -> Result<Packed> {
-    let mut packed = Packed { blocks: 0, zeros: 0, deduplicated: 0, digest: blake3::Hasher::new() };
+    let mut packed = Packed { blocks: 0, zeros: 0, sparse_chunks: 0, deduplicated: 0, digest: blake3::Hasher::new() };
     let mut cutter = Cutter::new(spool, target, emit);
     let mut placed: HashMap<usize, Content> = HashMap::new();
     let mut contents: HashMap<NodeId, Content> = HashMap::new();
@@ -86,11 +85,15 @@ fn place(item: &Item, cutter: &mut Cutter<'_>, packed: &mut Packed, path: &[u8])
             let ranges: Vec<_> = map.iter().map(|extent| (extent.offset, extent.length)).collect();
             let layout = Content::sparse(size, &ranges);
             packed.zeros += layout.stored() - ranges.iter().map(|(_, length)| length).sum::<u64>();
-            if packed.zeros > ZEROS_MAX {
+            if packed.zeros > ZEROS {
                 return Err(Error::refused(format!(
-                    "a sparse file of {size} bytes whose data are too far apart: more than {ZEROS_MAX} bytes of holes would \
+                    "a sparse file of {size} bytes whose data are too far apart: more than {ZEROS} bytes of holes would \
                      have to be stored"
                 )));
+            }
+            packed.sparse_chunks += size.div_ceil((BLOCK as u64) << layout.chunk_bits);
+            if packed.sparse_chunks > SPARSE_CHUNKS {
+                return Err(Error::refused(format!("the layer's sparse files have more than {SPARSE_CHUNKS} chunks")));
             }
             let (body, starts) = Body::sparse(item, &layout);
             (body, layout.content(starts.into_iter().map(|start| packed.blocks + start)))

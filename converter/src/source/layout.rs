@@ -3,15 +3,10 @@
 use super::blobs::Blobs;
 use super::manifest::{Config, Descriptor, Document, WirePlatform, parse};
 use crate::error::{Error, Result};
+use crate::limits::{DEPTH as DEPTH_MAX, DOCUMENTS, LAYERS as LAYERS_MAX};
 use blobstore::refs::{Digest, Platform};
 use std::collections::HashSet;
 use std::str::FromStr;
-
-/// How deep indexes may nest.
-const DEPTH_MAX: usize = 4;
-
-/// More than any image has, and than overlayfs stacks.
-const LAYERS_MAX: usize = 512;
 
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
 const IMAGE_NAME: &str = "io.containerd.image.name";
@@ -194,7 +189,7 @@ impl Images {
         depth: usize,
     ) -> Result<()> {
         let document: Document = parse(&digest.to_string(), &bytes)?;
-        self.documents.push(bytes);
+        self.keep(bytes)?;
         let media_type = document.media_type.as_deref().unwrap_or(described);
         if !described.is_empty() && media_type != described {
             let what = format!("{digest}: its media type is '{media_type}', its descriptor says '{described}'");
@@ -208,6 +203,14 @@ impl Images {
                 self.manifest(digest, &config, &layers, platforms, depth)
             }
             _ => Err(Error::refused(format!("{digest}: neither an index nor a manifest ('{media_type}')"))),
+        }
+    }
+
+    fn keep(&mut self, document: Vec<u8>) -> Result<()> {
+        self.documents.push(document);
+        match self.documents.iter().map(|document| document.len() as u64).sum::<u64>() > DOCUMENTS {
+            true => Err(Error::refused(format!("the image's documents have more than {DOCUMENTS} bytes"))),
+            false => Ok(()),
         }
     }
 
@@ -257,7 +260,7 @@ impl Images {
         }
         let layers =
             layers.iter().zip(&diff_ids).map(|(layer, diff_id)| layer_blob(layer, diff_id)).collect::<Result<_>>()?;
-        self.documents.push(bytes);
+        self.keep(bytes)?;
         let environment = parsed.config.unwrap_or_default().env.unwrap_or_default();
         self.images.push(Image { manifest, config: config.digest()?, platform, environment, layers });
         Ok(())

@@ -1,6 +1,7 @@
 //! From what a layer says to what it must hold, over the tree below.
 //!
-//! Three passes over the paths, none recursive: downwards, what of the tree below each path can be seen; upwards, which
+//! First what stands below symbolic links goes where they lead, and hard links find their targets. Then three passes over
+//! the paths, none recursive: downwards, what of the tree below each path can be seen; upwards, which
 //! marks hide anything; downwards again, the layer's tree.
 
 use super::assume::Assumption;
@@ -8,7 +9,8 @@ use super::emit::Build;
 use super::merged::Merged;
 use super::upper::{Contents, Says, Upper};
 use super::visit::{Lower, Visit, path_of, step};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::limits::NODES;
 use erofs::{Kind, NodeId, Tree};
 
 /// A layer, decided.
@@ -29,8 +31,12 @@ pub struct Settled {
 impl Upper {
     /// Decides the layer over the tree below it.
     pub fn settle(mut self, below: &Merged) -> Result<Settled> {
-        let mut assumes = self.resolve_links(below)?;
+        let mut assumes = self.follow_links(below)?;
+        assumes.extend(self.resolve_links(below)?);
         let mut visits = self.downwards(below);
+        if below.nodes() + visits.len() > NODES {
+            return Err(Error::refused(format!("the image is too large: more than {NODES} names in all its layers")));
+        }
         self.upwards(&mut visits, below);
         let mut build = Build::new(&self, below, &visits)?;
         for number in 1..build.visits.len() {
@@ -38,10 +44,14 @@ impl Upper {
         }
         let Build { tree, contents, assumes: found, .. } = build;
         assumes.extend(found);
+        let more = self.warned - self.warnings.len() as u64;
+        if more > 0 {
+            self.warnings.push(format!("and {more} more"));
+        }
         Ok(Settled { tree, contents, root_opaque: self.slots[0].opaque, assumes, warnings: self.warnings })
     }
 
-    fn downwards(&self, below: &Merged) -> Vec<Visit<'_>> {
+    pub(super) fn downwards(&self, below: &Merged) -> Vec<Visit<'_>> {
         let lower = below.root().map_or(Lower::Absent, Lower::Node);
         let mut visits = vec![Visit { slot: 0, name: b"", parent: 0, lower, effective: true }];
         let mut next = 0;
