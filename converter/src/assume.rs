@@ -39,7 +39,7 @@ pub(crate) fn holds(assume: &Assume, below: &Below) -> bool {
         Assumed::NoDirectory => Found::NoDirectory,
         Assumed::Symlink(Target(target)) => Found::Symlink(target.clone()),
         Assumed::NoLink => Found::NoLink,
-        Assumed::Copied | Assumed::Unknown => return false,
+        Assumed::Copied | Assumed::Collapsed | Assumed::Unknown => return false,
     };
     TreePath::clean(&assume.path).is_ok_and(|path| below.merged.holds(&Assumption { path, found }))
 }

@@ -11,11 +11,15 @@ use crate::tree::{Contents, Settled, Upper};
 use blobstore::layer::{Flags, Options as WriterOptions, Section, Summary, WRITER_GENERATION, Writer, format};
 use blobstore::refs::{Assume, Digest, StackEntry, layer_key};
 use erofs::{Expect, NodeId, WriteError};
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use tokio::runtime::Handle;
+
+/// Name of a layer file that is being written.
+pub(crate) const PART: &str = "part";
 
 /// How layers are made.
 #[derive(Debug, Clone)]
@@ -26,6 +30,8 @@ pub(crate) struct Settings {
     pub(crate) threads: usize,
     /// The chunk size that is aimed at.
     pub(crate) chunk_size: u32,
+    /// Whether a tar that is no image's keeps its whiteouts.
+    pub(crate) whiteouts: bool,
     /// Directory for what is on the way: spools, and layer files under their keys.
     pub(crate) stage: PathBuf,
 }
@@ -38,11 +44,13 @@ pub(crate) enum Input {
     Directory(PathBuf),
 }
 
-/// A layer in the stage.
-#[derive(Debug)]
+/// A layer in the stage, and what the work directory keeps of it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Made {
     pub(crate) entry: StackEntry,
-    pub(crate) summary: Summary,
+    /// Bytes of its data, decompressed.
+    pub(crate) data_bytes: u64,
+    pub(crate) chunks: u32,
     /// What it took from below.
     pub(crate) assumes: Vec<Assume>,
     pub(crate) warnings: Vec<String>,
@@ -50,6 +58,9 @@ pub(crate) struct Made {
     pub(crate) sums: Option<ReadSums>,
     pub(crate) entries: u64,
     pub(crate) deduplicated: u64,
+    /// It has marks for what it will be stacked on, so that it is not what the same tar is as an image's layer.
+    #[serde(default)]
+    pub(crate) marks: bool,
 }
 
 /// Makes a layer over what lies below it. Blocks; not for the runtime's own threads.
@@ -58,21 +69,49 @@ pub(crate) fn build(input: Input, below: &Below, settings: &Settings, runtime: &
     let mut upper = Upper::new();
     let (entries, sums) = match input {
         Input::Tar(blob, expect) => {
+            if settings.whiteouts && expect.is_none() {
+                upper.keep_marks();
+            }
             let (entries, sums) = read_tar(blob, expect.as_ref(), &mut upper, &mut spool)?;
             (entries, Some(sums))
         }
         Input::Directory(path) => (read_directory(&path, &mut upper, &mut spool)?, None),
     };
-    let mut settled = upper.settle(&below.merged)?;
-    let mut files = HashMap::new();
+    let settled = upper.settle(&below.merged)?;
+    let assumes = settled.assumes.iter().map(assume).collect();
+    let made = finish(settled, assumes, spool, below, settings, runtime)?;
+    Ok(Made { sums, entries, ..made })
+}
+
+/// Makes the layer of what is decided already, whose contents lie in layers of `below`. Blocks.
+pub(crate) fn assemble(
+    settled: Settled,
+    assumes: Vec<Assume>,
+    below: &Below,
+    settings: &Settings,
+    runtime: &Handle,
+) -> Result<Made> {
+    let entries = settled.tree.walk().count() as u64;
+    let made = finish(settled, assumes, Spool::new(&settings.stage)?, below, settings, runtime)?;
+    Ok(Made { entries, ..made })
+}
+
+fn finish(
+    mut settled: Settled,
+    assumes: Vec<Assume>,
+    mut spool: Spool,
+    below: &Below,
+    settings: &Settings,
+    runtime: &Handle,
+) -> Result<Made> {
+    let (mut files, mut kept) = (HashMap::new(), None);
     for (node, contents) in std::mem::take(&mut settled.contents) {
         let number = match contents {
             Contents::Spooled(number) => number,
-            Contents::Below(from) => below.copy(&from, &mut spool, runtime)?,
+            Contents::Below(from) => below.copy(&from, &mut spool, runtime, &mut kept)?,
         };
         files.insert(node, number);
     }
-    let assumes: Vec<Assume> = settled.assumes.iter().map(assume).collect();
     let (summary, packed) = write(&mut settled, &files, &assumes, &spool, settings)?;
     let entry = StackEntry {
         layer: summary.id,
@@ -82,7 +121,17 @@ pub(crate) fn build(input: Input, below: &Below, settings: &Settings, runtime: &
         generation: WRITER_GENERATION,
         root_opaque: settled.root_opaque,
     };
-    Ok(Made { entry, summary, assumes, warnings: settled.warnings, sums, entries, deduplicated: packed.deduplicated })
+    Ok(Made {
+        entry,
+        data_bytes: summary.data_bytes,
+        chunks: summary.chunks,
+        assumes,
+        warnings: settled.warnings,
+        sums: None,
+        entries: 0,
+        deduplicated: packed.deduplicated,
+        marks: settled.marks,
+    })
 }
 
 /// Reads a whole blob. Where the tar in it is bad because the blob is not the one it should be, that is what is said.
@@ -149,7 +198,7 @@ fn write(
     let expect = Expect { image_blocks: first_data_block + packed.blocks, first_data_block };
     erofs::check(metadata.bytes(), &expect).map_err(|e| Error::failed("the metadata that was just written", e))?;
     let (flags, sections) = properties(settled, assumes)?;
-    let part = settings.stage.join("part");
+    let part = settings.stage.join(PART);
     let summary = create(&part).and_then(|mut file| {
         let summary = sealed.finish(metadata.bytes(), flags, &sections, &mut file).map_err(failed)?;
         Ok(summary)
@@ -178,7 +227,7 @@ fn create(path: &Path) -> Result<File> {
 }
 
 /// What EROFS cannot hold is the input's fault.
-fn unwritable(error: WriteError) -> Error {
+pub(crate) fn unwritable(error: WriteError) -> Error {
     let refused = Error::refused(error.to_string());
     match &error {
         WriteError::Xattr { path, .. } | WriteError::Node { path, .. } => refused.at(path),
@@ -186,7 +235,9 @@ fn unwritable(error: WriteError) -> Error {
     }
 }
 
-/// The digest that a tar without an image goes by.
-pub(crate) fn diff_id(made: &Made) -> Option<Digest> {
-    made.sums.map(|sums| sums.diff_id)
+impl Made {
+    /// The digest that a tar goes by.
+    pub(crate) fn diff_id(&self) -> Option<Digest> {
+        self.sums.filter(|_| !self.marks).map(|sums| sums.diff_id)
+    }
 }

@@ -97,7 +97,8 @@ async fn every_program_and_format_gives_one_layer() {
     let ways = Ways::new(&[tree]);
     let want = ways.layer("tar --sort=name --format=gnu -c .").await;
     for format in ["v7", "oldgnu", "gnu", "ustar", "posix"] {
-        let id = ways.layer(&format!("tar --sort=name --format={format} --pax-option=delete=atime,delete=ctime -c .")).await;
+        let id =
+            ways.layer(&format!("tar --sort=name --format={format} --pax-option=delete=atime,delete=ctime -c .")).await;
         assert_eq!(id, want, "tar --format={format}");
     }
     assert_eq!(ways.layer("tar -G -c .").await, want, "an incremental archive");
@@ -152,7 +153,8 @@ async fn appended_tars_are_one_and_what_follows_the_end_is_told() {
     if !here("tar") {
         return;
     }
-    let (parts, whole) = ("tar -cf ../1.tar a && tar -cf ../2.tar large && tar -Af ../1.tar ../2.tar && cat ../1.tar", "tar -c a large");
+    let (parts, whole) =
+        ("tar -cf ../1.tar a && tar -cf ../2.tar large && tar -Af ../1.tar ../2.tar && cat ../1.tar", "tar -c a large");
     assert_eq!(ways.layer(parts).await, ways.layer(whole).await);
     let tar = ways.place.path().join("x.tar");
     let mut file = std::fs::File::options().append(true).open(&tar).unwrap();

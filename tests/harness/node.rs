@@ -142,9 +142,16 @@ impl Node {
         snapshotter.wait().unwrap();
     }
 
+    /// `lamina`, to be run. Conversions work in the node's directory `work`, where no other test's are.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program("lamina"));
+        command.env("TMPDIR", self.new_dir("work")).arg("--config").arg(self.config()).args(arguments);
+        command
+    }
+
     /// Runs `lamina`.
     pub fn lamina(&self, arguments: &[&str]) -> Output {
-        Command::new(program("lamina")).arg("--config").arg(self.config()).args(arguments).output().unwrap()
+        self.command(arguments).output().unwrap()
     }
 
     /// Runs `lamina`, which must succeed, and gives its stdout.

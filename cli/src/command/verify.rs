@@ -6,7 +6,7 @@ use crate::args::Verify;
 use crate::failure::Failure;
 use crate::output;
 use blobstore::layer::{Verified, verify_file, verify_object};
-use blobstore::refs::{Name, layer_key};
+use blobstore::refs::{Name, TagKind, TagName, layer_key};
 use converter::{Options, Source};
 use serde_json::json;
 
@@ -20,9 +20,10 @@ pub(super) async fn run(context: &Context, arguments: &Verify) -> Result<(), Fai
         verified.push(verify_file(path, None).map_err(|e| Failure::layer(path.display(), &e))?);
     } else {
         let refs = context.refs()?;
-        let stack = refs.resolve(&name).await.map_err(|e| Failure::because("cannot resolve", &e))?;
-        let bar = output::bar(stack.layers().iter().map(|l| l.size).sum(), "verifying");
-        for layer in &stack {
+        let stacks = refs.resolve_stacks(&name).await.map_err(|e| Failure::because("cannot resolve", &e))?;
+        let layers: Vec<_> = stacks.plain.layers().iter().chain(stacks.collapsed_only()).collect();
+        let bar = output::bar(layers.iter().map(|l| l.size).sum(), "verifying");
+        for layer in layers {
             let done = verify_object(refs.store().as_ref(), &layer_key(&layer.layer), Some(&layer.layer)).await;
             verified.push(done.map_err(|e| Failure::layer(format!("layer {}", layer.layer), &e))?);
             bar.inc(layer.size);
@@ -40,7 +41,9 @@ async fn compare(context: &Context, arguments: &Verify) -> Result<(), Failure> {
     }
     let mut options = Options { work: work_directory(), ..Options::default() };
     if let Some(tag) = &arguments.tag {
-        options.tag = Some(tag.trim_start_matches("tag:").parse().map_err(|e| usage(&e))?);
+        let tag: TagName = tag.trim_start_matches("tag:").parse().map_err(|e| usage(&e))?;
+        options.whiteouts = tag.kind != TagKind::Base;
+        options.tag = Some(tag);
     }
     if let Some(platform) = &arguments.platform {
         options.platforms = platform.parse().map_err(|e| usage(&e))?;

@@ -114,6 +114,14 @@ impl Blobs {
         Ok(bytes)
     }
 
+    /// The same of a document that may be missing.
+    pub(super) fn document_if_there(&self, descriptor: &Descriptor) -> Result<Option<Vec<u8>>> {
+        match self.has(&blob_path(&descriptor.digest()?)) {
+            true => self.document(descriptor).map(Some),
+            false => Ok(None),
+        }
+    }
+
     /// A blob, not verified.
     pub fn blob(&self, digest: &Digest) -> Result<Box<dyn Read + Send>> {
         self.open(&blob_path(digest))

@@ -7,6 +7,10 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 
+/// Media types of an image's config.
+const CONFIGS: [&str; 2] =
+    ["application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"];
+
 /// What a document says about another blob.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -15,6 +19,8 @@ pub(super) struct Descriptor {
     pub(super) media_type: String,
     pub(super) digest: String,
     pub(super) size: u64,
+    #[serde(default)]
+    pub(super) artifact_type: Option<String>,
     #[serde(default)]
     pub(super) platform: Option<WirePlatform>,
     #[serde(default)]
@@ -75,13 +81,39 @@ pub(super) struct WirePlatform {
 }
 
 impl WirePlatform {
-    pub(super) fn platform(&self) -> Platform {
+    /// The platform, if this says one.
+    pub(super) fn platform(&self) -> Option<Platform> {
+        let said = !self.os.is_empty() && !self.architecture.is_empty();
+        said.then(|| self.as_it_is())
+    }
+
+    /// The platform, also an empty one.
+    pub(super) fn as_it_is(&self) -> Platform {
         let variant = self.variant.clone().filter(|variant| !variant.is_empty());
         Platform { os: self.os.clone(), architecture: self.architecture.clone(), variant }
     }
 }
 
 impl Descriptor {
+    /// One of a document that no other document names.
+    pub(super) fn of_document(media_type: &str, digest: &Digest, size: u64) -> Self {
+        let (media_type, digest) = (media_type.to_owned(), digest.to_string());
+        Self { media_type, digest, size, artifact_type: None, platform: None, annotations: None }
+    }
+
+    /// Whether it is not of an image but of something about one: an attestation, a signature. Attestations travel under
+    /// a platform that no machine has.
+    pub(super) fn is_attached(&self) -> bool {
+        let unknown = self.platform.as_ref().is_some_and(|platform| platform.os == "unknown");
+        let artifact = self.artifact_type.as_deref().is_some_and(|kind| !CONFIGS.contains(&kind));
+        unknown || artifact || self.annotation("vnd.docker.reference.type").is_some()
+    }
+
+    /// Whether it is that of an image's config, and not of what else is stored in the form of an image.
+    pub(super) fn is_image_config(&self) -> bool {
+        CONFIGS.contains(&self.media_type.as_str())
+    }
+
     /// Its digest.
     pub(super) fn digest(&self) -> Result<Digest> {
         self.digest.parse().map_err(|e| Error::refused(format!("unsupported digest: {e}")))

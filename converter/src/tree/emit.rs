@@ -85,6 +85,9 @@ impl<'a> Build<'a> {
     fn whiteout(&mut self, number: usize) -> Result<()> {
         match self.visits[number].lower {
             Lower::Hidden => Ok(()),
+            Lower::Absent if self.upper.keep_marks => {
+                self.add(number, Attributes::default(), Kind::Char(0, 0)).map(drop)
+            }
             Lower::Absent => {
                 self.nothing(number);
                 Ok(())
@@ -129,6 +132,9 @@ impl<'a> Build<'a> {
                 Lower::Node(id) if self.below.node(id).kind == Kind::Directory => {
                     let lower = without_time(&self.below.node(id).attributes);
                     self.assume(number, Found::Directory(lower));
+                    attributes.xattrs.insert(OPAQUE.to_vec(), b"y".to_vec());
+                }
+                Lower::Absent if self.upper.keep_marks => {
                     attributes.xattrs.insert(OPAQUE.to_vec(), b"y".to_vec());
                 }
                 _ => self.no_directory(number),

@@ -7,7 +7,7 @@
 use super::assume::Assumption;
 use super::emit::Build;
 use super::merged::Merged;
-use super::upper::{Contents, Says, Upper};
+use super::upper::{Contents, Path, Says, Upper};
 use super::visit::{Lower, Visit, path_of, step};
 use crate::error::{Error, Result};
 use crate::limits::NODES;
@@ -26,6 +26,8 @@ pub struct Settled {
     pub assumes: Vec<Assumption>,
     /// What was left out.
     pub warnings: Vec<String>,
+    /// Whether it has marks that were kept though nothing lies below (see [`Upper::keep_marks`]).
+    pub marks: bool,
 }
 
 impl Upper {
@@ -48,7 +50,14 @@ impl Upper {
         if more > 0 {
             self.warnings.push(format!("and {more} more"));
         }
-        Ok(Settled { tree, contents, root_opaque: self.slots[0].opaque, assumes, warnings: self.warnings })
+        let marked = |path: &Path| path.whiteout || path.opaque;
+        let marks = self.slots.iter().any(marked);
+        if marks && !self.keep_marks && below.root().is_none() {
+            self.warnings
+                .push("whiteouts and opaque marks hide nothing, since nothing lies below: left out".to_owned());
+        }
+        let marks = marks && self.keep_marks;
+        Ok(Settled { tree, contents, root_opaque: self.slots[0].opaque, assumes, warnings: self.warnings, marks })
     }
 
     pub(super) fn downwards(&self, below: &Merged) -> Vec<Visit<'_>> {
@@ -74,7 +83,8 @@ impl Upper {
             let path = &self.slots[visit.slot];
             let hides = match visit.lower {
                 Lower::Node(id) => path.whiteout || (path.opaque && below.node(id).kind == Kind::Directory),
-                _ => false,
+                Lower::Absent => self.keep_marks && (path.whiteout || path.opaque),
+                Lower::Hidden => false,
             };
             if visit.effective || hides || !matches!(path.says, Says::Nothing) {
                 let parent = visit.parent;

@@ -41,7 +41,7 @@ fn below(layers: &[&[&str]]) -> Merged {
 }
 
 /// A tree as text: `d/` (with its owner if it is not 0, `!` if opaque), `-name` a whiteout, `s -> t`, `f` (with owner).
-fn list(tree: &Tree) -> Vec<String> {
+pub(super) fn list(tree: &Tree) -> Vec<String> {
     let line = |visit: erofs::Visit| {
         let node = tree.node(visit.node);
         let path = String::from_utf8(visit.path).unwrap();
@@ -298,4 +298,17 @@ fn assumptions_hold_where_the_tree_below_says_the_same() {
 fn a_layer_with_an_entry_for_each_path_assumes_nothing() {
     let settled = upper(&["./", "d/", "d/f"]).unwrap().settle(&below(&[&["x"]])).unwrap();
     assert_eq!(settled.assumes, []);
+}
+
+#[test]
+fn a_layer_for_others_keeps_its_marks_and_any_other_says_that_they_hide_nothing() {
+    let entries = [".wh.w", "d/.wh.x", "d/y", "e/.wh..wh..opq", ".wh.f", "f/", "f/g"];
+    let mut kept = upper(&entries).unwrap();
+    kept.keep_marks();
+    let settled = kept.settle(&Merged::new()).unwrap();
+    assert_eq!(list(&settled.tree), ["d/", "-d/x", "d/y", "e/!", "f/!", "f/g", "-w"]);
+    assert!(settled.marks && settled.warnings.is_empty());
+    let settled = upper(&entries).unwrap().settle(&Merged::new()).unwrap();
+    assert_eq!(list(&settled.tree), ["d/", "d/y", "f/", "f/g"]);
+    assert!(!settled.marks && settled.warnings[0].contains("hide nothing"));
 }

@@ -75,6 +75,8 @@ pub struct Upper {
     pub(super) warnings: Vec<String>,
     /// How many warnings there were.
     pub(super) warned: u64,
+    /// See [`Upper::keep_marks`].
+    pub(super) keep_marks: bool,
     /// Number of the entry that is being added.
     pub(super) order: u32,
 }
@@ -114,7 +116,14 @@ impl Meaning {
 
 impl Default for Upper {
     fn default() -> Self {
-        Self { slots: vec![Path::default()], inodes: Vec::new(), warnings: Vec::new(), warned: 0, order: 0 }
+        Self {
+            slots: vec![Path::default()],
+            inodes: Vec::new(),
+            warnings: Vec::new(),
+            warned: 0,
+            keep_marks: false,
+            order: 0,
+        }
     }
 }
 
@@ -135,6 +144,12 @@ impl Upper {
     /// How many paths the layer says something about, implied directories among them.
     pub fn paths(&self) -> usize {
         self.slots.len()
+    }
+
+    /// Keeps whiteouts and opaque marks that hide nothing: what the layer will lie over is not known. It has to be settled
+    /// over nothing then.
+    pub fn keep_marks(&mut self) {
+        self.keep_marks = true;
     }
 
     /// Notes a whiteout.
