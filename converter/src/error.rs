@@ -122,7 +122,7 @@ impl Error {
 }
 
 /// The start of a byte string that may be megabytes long, for messages.
-fn short(bytes: &[u8]) -> String {
+pub(crate) fn short(bytes: &[u8]) -> String {
     const MOST: usize = 512;
     match bytes.get(..MOST) {
         Some(start) if bytes.len() > MOST => format!("{}…", show(start)),

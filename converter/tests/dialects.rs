@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+#[allow(dead_code, reason = "shared with tests that need more of it")]
 mod support;
 
 use converter::{Options, Source};

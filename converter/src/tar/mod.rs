@@ -186,7 +186,7 @@ impl<R: Read> Reader<R> {
                 0 if name.ends_with(b"/") => Kind::Directory,
                 0 | b'0' | b'7' | b'S' => Kind::File(self.shape(header, records)?),
                 b'1' => Kind::HardLink(TreePath::clean(&link()).map_err(|_| {
-                    Error::refused(format!("invalid hard link target '{}'", crate::error::show(&link())))
+                    Error::refused(format!("invalid hard link target '{}'", crate::error::short(&link())))
                 })?),
                 b'2' => Kind::Symlink(header::symlink_target(link())?),
                 b'3' => Kind::Char(header.device()?.0, header.device()?.1),

@@ -215,7 +215,7 @@ impl Upper {
 
     /// Lays what one slot says over another of the same path; which children must still be moved, and where to.
     fn merge(&mut self, there: Slot, child: Slot) -> Vec<(Slot, Vec<u8>, Slot)> {
-        let symlink = self.is_symlink(there);
+        let (symlink, moved_symlink) = (self.is_symlink(there), self.is_symlink(child));
         let from = std::mem::take(&mut self.slots[child]);
         let path = &mut self.slots[there];
         path.whiteout |= from.whiteout;
@@ -231,6 +231,7 @@ impl Upper {
             (Says::Implied, Says::Directory(_)) => path.says = from.says,
             // What only stands below the link goes on through it.
             (Says::Inode(_), Says::Implied) if symlink => {}
+            (Says::Implied, Says::Inode(_)) if moved_symlink && !later => path.says = from.says,
             (a, b) if is_directory(a) && is_directory(b) => {
                 if later {
                     path.says = from.says;
