@@ -273,6 +273,56 @@ fn documents_that_are_too_large_or_too_deep_are_refused() {
     }
 }
 
+/// Puts a blob into a layout; its descriptor.
+fn blob(layout: &Path, media_type: &str, bytes: &[u8]) -> String {
+    use sha2::Digest as _;
+    let hex: String = sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    fs::write(layout.join("blobs/sha256").join(&hex), bytes).unwrap();
+    format!(r#"{{"mediaType":"{media_type}","digest":"sha256:{hex}","size":{}}}"#, bytes.len())
+}
+
+const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+
+#[test]
+fn images_of_too_many_documents_layers_or_files_are_refused() {
+    let place = Place::new();
+    let layout = place.path("layout");
+    fs::create_dir_all(layout.join("blobs/sha256")).unwrap();
+    let refused = |top: &str, says: &str| {
+        fs::write(layout.join("index.json"), format!("{{\"manifests\":[{top}]}}")).unwrap();
+        let mut command = Command::new(program("lamina"));
+        command.args(["--store", &format!("file://{}", place.path("store").display()), "convert", "--platform", "all"]);
+        command.arg(format!("oci:{}", layout.display())).env("TMPDIR", place.path("work"));
+        let output = command.env("LAMINA_CONFIG", place.path("none")).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(3) && said.contains(says), "{said}");
+    };
+    let config = blob(&layout, "application/vnd.oci.image.config.v1+json", br#"{"rootfs":{"diff_ids":[]}}"#);
+    let large = |at: usize| format!(r#"{{"config":{config},"layers":[],"x":"{at}{}"}}"#, "x".repeat(8_000_000));
+    let manifests: Vec<String> = (0..9).map(|at| blob(&layout, MANIFEST, large(at).as_bytes())).collect();
+    let index = blob(&layout, INDEX, format!("{{\"manifests\":[{}]}}", manifests.join(",")).as_bytes());
+    refused(&index, "documents have more than 67108864 bytes");
+    let mut nested = blob(&layout, MANIFEST, format!(r#"{{"config":{config},"layers":[]}}"#).as_bytes());
+    for _ in 0..6 {
+        nested = blob(&layout, INDEX, format!("{{\"manifests\":[{nested}]}}").as_bytes());
+    }
+    refused(&nested, "nest too deep");
+    let layer = blob(&layout, "application/vnd.oci.image.layer.v1.tar", b"");
+    let layers = vec![layer; 513].join(",");
+    refused(
+        &blob(&layout, MANIFEST, format!(r#"{{"config":{config},"layers":[{layers}]}}"#).as_bytes()),
+        "513 layers, 512",
+    );
+    let archive = place.path("archive.tar");
+    let mut tar = Tar(BufWriter::new(Box::new(fs::File::create(&archive).unwrap())));
+    (0..=1 << 17).for_each(|at| tar.entry(format!("{at}").as_bytes(), b'0', b"", 0));
+    drop(tar);
+    let output = place.convert(&format!("oci-archive:{}", archive.display()), &place.path("work"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(3) && said.contains("more than 131072 files"), "{said}");
+}
+
 #[test]
 fn large_and_odd_inputs_that_are_honest_work_in_the_same_room() {
     if !possible("large inputs") {

@@ -24,11 +24,9 @@ pub const TEXT: u64 = 512 << 20;
 pub const PIECES: u64 = 4 << 20;
 
 /// Bytes of holes that a layer has to store, since EROFS knows only holes of whole chunks, and of a bounded number of
-/// them (see `erofs::Content::sparse`): a map that asks for more was made to be converted for ever.
+/// them (see `erofs::Content::sparse`): a map that asks for more was made to be converted for ever. With [`PIECES`] it
+/// bounds the chunk maps too, whose entries are no more than what is stored for them.
 pub const ZEROS: u64 = 64 << 30;
-
-/// Chunks of the sparse files of a layer, 4 bytes of metadata each.
-pub const SPARSE_CHUNKS: u64 = 16 << 20;
 
 /// Bytes that the list of a layer's assumptions may take in memory, about: it is part of the layer's head, which is
 /// fetched whole.
@@ -96,6 +94,14 @@ impl Budget {
     }
 }
 
+/// Refuses an image of too many nodes.
+pub(crate) fn check_nodes(nodes: usize) -> Result<()> {
+    match nodes > NODES {
+        false => Ok(()),
+        true => Err(Error::refused(format!("the image is too large: more than {NODES} names in all its layers"))),
+    }
+}
+
 /// Refuses a tar that is too large for its blob.
 pub(crate) fn check_ratio(tar: u64, blob: u64) -> Result<()> {
     match tar > blob.saturating_mul(TAR_RATIO).saturating_add(TAR) {
@@ -126,10 +132,17 @@ mod tests {
         attributes.attributes.xattrs = (0..200).map(|n| (vec![n], vec![0; 65_000])).collect();
         let target = entry(Kind::Symlink(vec![b'x'; 4095]));
         let sparse = entry(Kind::File(Shape { size: 0, map: Some(vec![Extent { offset: 0, length: 0 }; 1 << 20]) }));
-        for (entry, says) in [(attributes, "attributes"), (target, "targets"), (sparse, "sparse")] {
+        let plain = entry(Kind::Fifo);
+        for (entry, says) in [(attributes, "attributes"), (target, "targets"), (sparse, "sparse"), (plain, "entries")] {
             assert!(refusal(&mut Budget::default(), &entry).contains(says), "{says}");
         }
         assert!(Budget::default().charge(&entry(Kind::Fifo), PATHS + 1).unwrap_err().to_string().contains("paths"));
+    }
+
+    #[test]
+    fn the_nodes_of_an_image_are_bounded() {
+        assert!(check_nodes(NODES).is_ok());
+        assert!(check_nodes(NODES + 1).unwrap_err().is_refusal());
     }
 
     #[test]

@@ -98,8 +98,7 @@ async fn every_program_and_format_gives_one_layer() {
     let ways = Ways::new(&[tree]);
     let want = ways.layer("tar --sort=name --format=gnu -c .").await;
     for format in ["v7", "oldgnu", "gnu", "ustar", "posix"] {
-        let id =
-            ways.layer(&format!("tar --sort=name --format={format} --pax-option=delete=atime,delete=ctime -c .")).await;
+        let id = ways.layer(&format!("tar --sort=name --format={format} -c .")).await;
         assert_eq!(id, want, "tar --format={format}");
     }
     assert_eq!(ways.layer("tar -G -c .").await, want, "an incremental archive");

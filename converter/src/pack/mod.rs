@@ -11,7 +11,7 @@ mod spool;
 pub use spool::{Item, Spool};
 
 use crate::error::{Error, Result};
-use crate::limits::{SPARSE_CHUNKS, ZEROS};
+use crate::limits::ZEROS;
 use body::Body;
 use cut::Cutter;
 use erofs::{BLOCK, Content, Kind, NodeId, Tree};
@@ -27,8 +27,6 @@ pub struct Packed {
     pub blocks: u64,
     /// Bytes of holes that are stored.
     pub zeros: u64,
-    /// Chunks of files with holes: entries of their maps.
-    pub sparse_chunks: u64,
     /// Bytes of files that share the blocks of others.
     pub deduplicated: u64,
     /// BLAKE3 over the content hashes in order.
@@ -44,7 +42,7 @@ pub fn pack(
     target: u32,
     emit: &mut dyn FnMut(Vec<u8>) -> Result<()>,
 ) -> Result<Packed> {
-    let mut packed = Packed { blocks: 0, zeros: 0, sparse_chunks: 0, deduplicated: 0, digest: blake3::Hasher::new() };
+    let mut packed = Packed { blocks: 0, zeros: 0, deduplicated: 0, digest: blake3::Hasher::new() };
     let mut cutter = Cutter::new(spool, target, emit);
     let mut placed: HashMap<usize, Content> = HashMap::new();
     let mut contents: HashMap<NodeId, Content> = HashMap::new();
@@ -90,10 +88,6 @@ fn place(item: &Item, cutter: &mut Cutter<'_>, packed: &mut Packed, path: &[u8])
                     "a sparse file of {size} bytes whose data are too far apart: more than {ZEROS} bytes of holes would \
                      have to be stored"
                 )));
-            }
-            packed.sparse_chunks += size.div_ceil((BLOCK as u64) << layout.chunk_bits);
-            if packed.sparse_chunks > SPARSE_CHUNKS {
-                return Err(Error::refused(format!("the layer's sparse files have more than {SPARSE_CHUNKS} chunks")));
             }
             let (body, starts) = Body::sparse(item, &layout);
             (body, layout.content(starts.into_iter().map(|start| packed.blocks + start)))

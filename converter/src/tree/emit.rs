@@ -185,7 +185,7 @@ impl<'a> Build<'a> {
 
     fn assume(&mut self, number: usize, found: Found) {
         let path = path_of(self.visits, number);
-        self.assumed += path.parts().iter().map(|part| part.len() + size_of_val(part)).sum::<usize>();
+        self.assumed += path.parts().iter().map(|part| part.len() + 2 * size_of_val(part)).sum::<usize>();
         if let Found::Directory(attributes) = &found {
             self.assumed += attributes.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
         }

@@ -9,8 +9,8 @@ use super::emit::Build;
 use super::merged::Merged;
 use super::upper::{Contents, Path, Says, Upper};
 use super::visit::{Lower, Visit, path_of, step};
-use crate::error::{Error, Result};
-use crate::limits::NODES;
+use crate::error::Result;
+use crate::limits::check_nodes;
 use erofs::{Kind, NodeId, Tree};
 
 /// A layer, decided.
@@ -36,9 +36,7 @@ impl Upper {
         let mut assumes = self.follow_links(below)?;
         assumes.extend(self.resolve_links(below)?);
         let mut visits = self.downwards(below);
-        if below.nodes() + visits.len() > NODES {
-            return Err(Error::refused(format!("the image is too large: more than {NODES} names in all its layers")));
-        }
+        check_nodes(below.nodes() + visits.len())?;
         self.upwards(&mut visits, below);
         let mut build = Build::new(&self, below, &visits)?;
         for number in 1..build.visits.len() {

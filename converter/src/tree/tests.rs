@@ -312,3 +312,25 @@ fn a_layer_for_others_keeps_its_marks_and_any_other_says_that_they_hide_nothing(
     assert_eq!(list(&settled.tree), ["d/", "d/y", "f/", "f/g"]);
     assert!(!settled.marks && settled.warnings[0].contains("hide nothing"));
 }
+
+#[test]
+fn the_list_of_what_a_layer_takes_from_below_is_bounded() {
+    let deep = |top: usize, last: &str| format!("{top}/{}{last}", "d/".repeat(2000));
+    let lower: Vec<String> = (0..4).map(|top| deep(top, "")).collect();
+    let layer: Vec<String> = (0..4).map(|top| deep(top, "f")).collect();
+    let texts = |entries: &[String]| upper(&entries.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+    let mut merged = Merged::new();
+    merged.overlay(&texts(&lower).settle(&merged).unwrap().tree, false);
+    let error = texts(&layer).settle(&merged).unwrap_err().to_string();
+    assert!(error.contains("takes too much from the tree below"), "{error}");
+    // What is not there is said once, not for each directory in it.
+    assert_eq!(texts(&layer).settle(&Merged::new()).unwrap().assumes.len(), 1 + 4);
+}
+
+#[test]
+fn of_many_warnings_some_are_kept() {
+    let mut upper = Upper::new();
+    (0..150).for_each(|at| upper.warn(at.to_string()));
+    let warnings = upper.settle(&Merged::new()).unwrap().warnings;
+    assert_eq!((warnings.len(), warnings[100].as_str()), (101, "and 50 more"));
+}
