@@ -7,16 +7,22 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::{Bound, RangeBounds};
 
 /// What is known while one layer is applied.
-struct Applying<'a> {
-    model: &'a mut Model,
+pub(super) struct Applying<'a> {
+    pub(super) model: &'a mut Model,
     /// The layer's number.
-    layer: u32,
+    pub(super) layer: u32,
     /// Directories in which the layer adds or removes names.
     touched: BTreeSet<Vec<u8>>,
     /// Those of them that an entry lies in.
     implied: BTreeSet<Vec<u8>>,
-    /// Directories that the layer implies where a lower symlink was: wrong unless an entry makes them right.
-    through: BTreeSet<Vec<u8>>,
+    /// Paths that the layer has an entry for that is a directory: a lower symlink there is replaced, not followed.
+    pub(super) own: HashSet<Vec<u8>>,
+    /// Paths that the layer hides in the layers below.
+    pub(super) hidden: HashSet<Vec<u8>>,
+    /// While marks are looked at, which act before any entry does: the layer's symlinks so far.
+    pub(super) links: HashMap<Vec<u8>, Vec<u8>>,
+    /// The layer's symlinks that something was unpacked through.
+    pub(super) followed: HashSet<Vec<u8>>,
     /// Hard links whose target had no entry in the layer yet, and the lower file that stood at their own path.
     waiting: BTreeMap<Vec<u8>, Option<usize>>,
 }
@@ -25,25 +31,37 @@ impl Model {
     pub(super) fn apply(&mut self, items: Vec<Item>) -> Result<()> {
         self.layers += 1;
         let layer = self.layers;
-        let touched = BTreeSet::from([Vec::new()]);
         let mut applying = Applying {
             model: self,
             layer,
-            touched,
+            touched: BTreeSet::from([Vec::new()]),
             implied: BTreeSet::new(),
-            through: BTreeSet::new(),
+            own: HashSet::new(),
+            hidden: HashSet::new(),
+            links: HashMap::new(),
+            followed: HashSet::new(),
             waiting: BTreeMap::new(),
         };
         for item in &items {
-            applying.mark(item);
+            match item {
+                Item::Entry(path, inode) if inode.kind == Kind::Directory => drop(applying.own.insert(path.clone())),
+                Item::Whiteout(path) => drop(applying.hidden.insert(path.clone())),
+                _ => {}
+            }
         }
+        for item in &items {
+            applying.mark(item)?;
+        }
+        applying.links.clear();
         for item in items {
             applying.entry(item)?;
         }
         applying.resolve()?;
-        applying.end()
+        applying.end();
+        Ok(())
     }
 
+    /// Removes what stands below a directory's path.
     fn remove_below(&mut self, path: &[u8]) {
         let gone: Vec<Vec<u8>> = self.names.range(below(path)).map(|(name, _)| name.clone()).collect();
         for name in &gone {
@@ -60,16 +78,28 @@ impl Model {
 
 impl Applying<'_> {
     /// Whiteouts and opaque marks: they speak of the layers below, wherever they stand.
-    fn mark(&mut self, item: &Item) {
+    fn mark(&mut self, item: &Item) -> Result<()> {
         match item {
-            Item::Whiteout(path) if self.model.remove(path) => self.touch_parents(path),
-            Item::Opaque(path) if self.model.is_directory(path) => {
-                self.model.remove_below(path);
-                self.touch_parents(path);
-                self.touched.insert(path.clone());
+            Item::Entry(path, Inode { kind: Kind::Symlink(target), .. }) => {
+                self.links.insert(path.clone(), target.clone());
             }
-            _ => {}
+            Item::Entry(path, _) | Item::Link(path, _) => drop(self.links.remove(path)),
+            Item::Whiteout(path) => {
+                let path = self.lead_parent(path).map_err(|e| e.at(path))?;
+                if self.model.remove(&path) {
+                    self.touch_parents(&path);
+                }
+            }
+            Item::Opaque(path) => {
+                let path = self.lead(path).map_err(|e| e.at(path))?;
+                if self.model.is_directory(&path) {
+                    self.model.remove_below(&path);
+                    self.touch_parents(&path);
+                    self.touched.insert(path);
+                }
+            }
         }
+        Ok(())
     }
 
     fn touch_parents(&mut self, path: &[u8]) {
@@ -82,8 +112,12 @@ impl Applying<'_> {
             move |e: Error| e.at(&path)
         };
         match item {
-            Item::Entry(path, inode) => self.put(&path, inode).map_err(at(&path)),
-            Item::Link(path, target) => self.link(&path, target).map_err(at(&path)),
+            Item::Entry(path, inode) => {
+                self.lead_parent(&path).and_then(|led| self.put(&led, inode)).map_err(at(&path))
+            }
+            Item::Link(path, target) => {
+                self.lead_parent(&path).and_then(|led| self.link(&led, target)).map_err(at(&path))
+            }
             Item::Whiteout(_) | Item::Opaque(_) => Ok(()),
         }
     }
@@ -93,10 +127,12 @@ impl Applying<'_> {
         if path.is_empty() && inode.kind != Kind::Directory {
             return Err(Error::refused("the root is no directory"));
         }
-        self.make_parents(path)?;
-        match inode.kind == Kind::Directory && self.model.is_directory(path) {
-            true => drop(self.through.remove(path)),
-            false => self.clear(path),
+        if self.is_ours(path) && self.followed.contains(path) {
+            return Err(Error::refused("it replaces a symlink that entries before it went through"));
+        }
+        self.make_parents(path);
+        if inode.kind != Kind::Directory || !self.model.is_directory(path) {
+            self.clear(path);
         }
         self.model.set(path.to_vec(), inode, self.layer);
         Ok(())
@@ -105,32 +141,22 @@ impl Applying<'_> {
     /// Removes a path and what is below it, and what was noted of them.
     fn clear(&mut self, path: &[u8]) {
         self.model.remove(path);
-        for gone in self.through.range(below(path)).cloned().collect::<Vec<_>>().iter().chain([&path.to_vec()]) {
-            self.through.remove(gone);
-        }
         let waiting: Vec<_> = self.waiting.range(below(path)).map(|(name, _)| name.clone()).collect();
         for gone in waiting.iter().chain([&path.to_vec()]) {
             self.waiting.remove(gone);
         }
     }
 
-    fn make_parents(&mut self, path: &[u8]) -> Result<()> {
+    /// Makes directories of what lies above a path; there are no symlinks to follow any more.
+    fn make_parents(&mut self, path: &[u8]) {
         let found: Vec<Vec<u8>> = parents(path).map(<[u8]>::to_vec).collect();
         for parent in found {
             if !self.model.is_directory(&parent) {
-                let symlink = matches!(self.model.inode(&parent).map(|inode| &inode.kind), Some(Kind::Symlink(_)));
-                if symlink && self.is_ours(&parent) {
-                    return Err(through_a_link(&parent));
-                }
                 self.clear(&parent);
-                if symlink {
-                    self.through.insert(parent.clone());
-                }
                 self.model.set(parent.clone(), Inode { attributes: implied(), kind: Kind::Directory }, 0);
             }
             self.implied.insert(parent);
         }
-        Ok(())
     }
 
     /// Whether the layer has an entry for this path, or implies it.
@@ -140,17 +166,23 @@ impl Applying<'_> {
     }
 
     /// A hard link to what the layer has by now is that; else its meaning shows at the end of the layer.
-    fn link(&mut self, path: &[u8], target: Vec<u8>) -> Result<()> {
+    fn link(&mut self, path: &[u8], raw: Vec<u8>) -> Result<()> {
+        let target = self.lead_parent(&raw)?;
         match self.model.inode(&target).map(|inode| &inode.kind) {
             _ if target.is_empty() => return Err(to_a_directory(&target)),
             Some(Kind::Directory) if self.is_ours(&target) => return Err(to_a_directory(&target)),
             Some(Kind::Directory | Kind::Link(_)) | None => {}
             Some(_) if !self.is_ours(&target) => {}
             Some(_) if path == target => return Ok(()),
-            Some(_) => return self.share(path, self.model.names[&target].inode),
+            Some(_) => {
+                let inode = self.model.names[&target].inode;
+                self.put(path, Inode { attributes: implied(), kind: Kind::Fifo })?;
+                self.model.link(path.to_vec(), inode, self.layer);
+                return Ok(());
+            }
         }
         let was = self.lower_file(path);
-        self.put(path, Inode { attributes: implied(), kind: Kind::Link(target) })?;
+        self.put(path, Inode { attributes: implied(), kind: Kind::Link(raw) })?;
         self.waiting.insert(path.to_vec(), was);
         Ok(())
     }
@@ -163,13 +195,6 @@ impl Applying<'_> {
             Kind::Directory => None,
             _ => (name.entry != self.layer).then_some(name.inode),
         }
-    }
-
-    fn share(&mut self, path: &[u8], inode: usize) -> Result<()> {
-        self.make_parents(path)?;
-        self.clear(path);
-        self.model.link(path.to_vec(), inode, self.layer);
-        Ok(())
     }
 
     /// A link whose target the layer has in the end is that; else the lower file is copied into the layer, under both
@@ -187,7 +212,7 @@ impl Applying<'_> {
                         self.model.inodes.push(copy);
                         self.model.inodes.len() - 1
                     });
-                    self.make_parents(&target)?;
+                    self.make_parents(&target);
                     self.model.link(target, copy, self.layer);
                     copy
                 }
@@ -198,17 +223,18 @@ impl Applying<'_> {
     }
 
     /// Where a waiting link leads: a path, and the lower inode there if it is not the layer's own.
-    fn chase(&self, path: &[u8]) -> Result<(Vec<u8>, Option<usize>)> {
-        let mut seen = HashSet::new();
+    fn chase(&mut self, path: &[u8]) -> Result<(Vec<u8>, Option<usize>)> {
+        let mut seen = HashSet::from([path.to_vec()]);
         let mut at = path.to_vec();
         loop {
-            let Some(Kind::Link(target)) = self.model.inode(&at).map(|inode| &inode.kind) else {
+            let Some(Kind::Link(raw)) = self.model.inode(&at).map(|inode| inode.kind.clone()) else {
                 return Err(Error::refused("a link that leads nowhere"));
             };
+            let target = &self.lead_parent(&raw)?;
             let missing = || Error::refused(format!("hard link to '{}', which is not in the image", show(target)));
             match self.model.inode(target).map(|inode| &inode.kind) {
                 Some(Kind::Directory) => return Err(to_a_directory(target)),
-                Some(Kind::Link(_)) if *target != at && seen.insert(target.clone()) => at = target.clone(),
+                Some(Kind::Link(_)) if seen.insert(target.clone()) => at = target.clone(),
                 Some(Kind::Link(_)) => {
                     let was = self.waiting.get(target).copied().flatten().ok_or_else(missing)?;
                     return Ok((target.clone(), Some(was)));
@@ -221,13 +247,10 @@ impl Applying<'_> {
     }
 
     /// A directory in which the layer changes names without an entry for it has the time 0, and a device 0:0 shows nothing.
-    fn end(self) -> Result<()> {
-        let Self { model, layer, touched, implied, through, .. } = self;
+    fn end(self) {
+        let Self { model, layer, touched, implied, .. } = self;
         let is_implied =
             |path: &[u8]| model.is_directory(path) && model.names.get(path).is_some_and(|name| name.entry != layer);
-        if let Some(path) = through.iter().find(|path| is_implied(path)) {
-            return Err(through_a_link(path));
-        }
         let found = touched.iter().chain(&implied).filter(|path| is_implied(path));
         let inodes: Vec<usize> = found.map(|path| model.names[path].inode).collect();
         for inode in inodes {
@@ -236,7 +259,6 @@ impl Applying<'_> {
         }
         let Model { names, inodes, .. } = model;
         names.retain(|_, name| inodes[name.inode].kind != Kind::Char(0, 0));
-        Ok(())
     }
 }
 
@@ -258,8 +280,4 @@ fn parents(path: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 fn to_a_directory(target: &[u8]) -> Error {
     Error::refused(format!("hard link to the directory '{}'", show(target)))
-}
-
-fn through_a_link(path: &[u8]) -> Error {
-    Error::refused(format!("its parent '{}' is a symlink", show(path)))
 }

@@ -13,6 +13,7 @@ pub mod content;
 mod difference;
 mod directory;
 mod layer;
+mod lead;
 
 pub use directory::LeftOut;
 
