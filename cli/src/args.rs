@@ -49,7 +49,8 @@ pub(crate) enum Command {
     /// is seen in it before the whole source is converted. Until then the work lies in TMPDIR, or /var/tmp: as much room as the layers
     /// that come out.
     ///
-    /// An image in a registry: `skopeo copy docker://NAME oci:DIR`, then `lamina convert oci:DIR --name NAME`.
+    /// A registry is asked with the credentials that `docker login` or `podman login` left. Its mirrors, its certificate
+    /// authority and plain HTTP are set under [registry."HOST"] in the configuration; HTTPS_PROXY and NO_PROXY are obeyed.
     Convert(Convert),
     /// Re-read every byte of a stack's layers and check it
     Verify(Verify),
@@ -86,7 +87,7 @@ pub(crate) enum StoreCommand {
 /// `lamina convert`
 #[derive(Debug, Args)]
 pub(crate) struct Convert {
-    /// oci:DIR[:REF], oci-archive:FILE, docker-archive:FILE, tar:FILE (- = stdin) or dir:PATH
+    /// docker://IMAGE (a registry), oci:DIR[:REF], oci-archive:FILE, docker-archive:FILE, tar:FILE (- = stdin) or dir:PATH
     pub(crate) source: String,
     /// Name the layer of a tar or directory: base/NAME:VERSION, workspace/… or toolkit/…
     #[arg(long, value_name = "KIND/NAME:VERSION")]

@@ -10,8 +10,9 @@ use crate::below::{self, Below};
 use crate::build::{self, Input, Made, Settings};
 use crate::error::{Error, Result};
 use crate::publish::{Fresh, Publisher, Ready, chain_ids, store};
+use crate::registry;
 use crate::report::{ImageReport, LayerReport, Report};
-use crate::source::{Blobs, Image, Images, LayerBlob, Platforms, Source, open_docker, open_layout};
+use crate::source::{Blobs, Image, Images, LayerBlob, Platforms, Source, open_docker, open_layout, open_registry};
 use crate::stage::Stage;
 use blobstore::layer::{WRITER_GENERATION, format};
 use blobstore::refs::{Candidate, Digest, ImageName, Refs, StackEntry, TagName};
@@ -45,6 +46,8 @@ pub struct Options {
     pub again: bool,
     /// Directory for what is on the way; needs room for the source's decompressed layers.
     pub work: PathBuf,
+    /// What is known of registries.
+    pub registries: registry::Settings,
     /// Called when a layer is done.
     pub progress: Option<Progress>,
 }
@@ -60,6 +63,7 @@ impl Default for Options {
             jobs: 0,
             again: false,
             work: std::env::temp_dir(),
+            registries: registry::Settings::default(),
             progress: None,
         }
     }
@@ -85,6 +89,7 @@ pub async fn convert(refs: &Refs, source: &Source, options: &Options) -> Result<
         Source::DockerArchive { file, reference } => {
             session.images(open_docker(Blobs::archive(file)?, reference.as_deref(), &options.platforms)?).await
         }
+        Source::Registry(name) => session.images(from_registry(name, options).await?).await,
         Source::Tar(None) => session.single(Input::Tar(Box::new(io::stdin()), None), "standard input").await,
         Source::Tar(Some(path)) => {
             let name = path.display().to_string();
@@ -93,6 +98,14 @@ pub async fn convert(refs: &Refs, source: &Source, options: &Options) -> Result<
         }
         Source::Directory(path) => session.single(Input::Directory(path.clone()), &path.display().to_string()).await,
     }
+}
+
+/// Asks a registry for an image's documents.
+async fn from_registry(name: &ImageName, options: &Options) -> Result<Images> {
+    let (name, settings) = (name.clone(), options.registries.clone());
+    let (platforms, runtime) = (options.platforms.clone(), Handle::current());
+    let open = move || open_registry(&name, &settings, &platforms, &runtime);
+    tokio::task::spawn_blocking(open).await.map_err(|e| Error::failed("asking the registry", e))?
 }
 
 struct Session<'a> {
@@ -175,7 +188,7 @@ impl<'a> Session<'a> {
                 Some(entry) => self.reused(entry, layer, chain_id),
                 None => {
                     let started = Instant::now();
-                    let input = Input::Tar(blobs.blob(&layer.digest).map_err(named)?, Some(layer.clone()));
+                    let input = Input::Tar(blobs.blob(layer).map_err(named)?, Some(layer.clone()));
                     let made;
                     (made, below) = self.build(input, below).await.map_err(named)?;
                     self.made(made, Some(layer), Some(chain_id), started)

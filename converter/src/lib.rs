@@ -1,6 +1,7 @@
 //! OCI images, tar files and directories to Lamina layers.
 //!
-//! * [`source`]: where layers come from: image layouts, tar files, directories; every digest checked.
+//! * [`source`]: where layers come from: image layouts, registries, tar files, directories; every digest checked.
+//! * [`registry`]: how registries are spoken to.
 //! * [`tar`]: a tar stream of any dialect as plain entries.
 //! * [`tree`]: a layer's entries applied to the tree below it, in overlayfs's own form.
 //! * [`pack`]: file contents to the data space, cut into chunks.
@@ -19,6 +20,7 @@ pub mod convert;
 pub mod error;
 pub mod pack;
 mod publish;
+pub mod registry;
 pub mod report;
 pub mod source;
 mod stage;

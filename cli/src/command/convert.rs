@@ -4,6 +4,7 @@ use super::Context;
 use crate::args::Convert;
 use crate::failure::Failure;
 use crate::output;
+use crate::registries;
 use control::causes;
 use converter::{LayerReport, Options, Report, Source};
 use std::path::PathBuf;
@@ -55,8 +56,13 @@ pub(super) fn failure(error: converter::Error) -> Failure {
 
 fn options(context: &Context, arguments: &Convert) -> Result<Options, Failure> {
     let usage = |e: &dyn std::fmt::Display| Failure::usage(e.to_string());
-    let mut options =
-        Options { level: arguments.level, again: arguments.again, work: work_directory(), ..Options::default() };
+    let mut options = Options {
+        level: arguments.level,
+        again: arguments.again,
+        work: work_directory(),
+        registries: registries::settings(&context.config),
+        ..Options::default()
+    };
     if let Some(chunk_size) = arguments.chunk_size {
         if chunk_size == 0 || !chunk_size.is_multiple_of(4096) || chunk_size > 4 << 20 {
             return Err(Failure::usage(format!(

@@ -1,15 +1,18 @@
-//! The blobs of an OCI image layout: files of a directory, or of a tar file that is read in place.
+//! The blobs of an image: files of a layout's directory, or of a tar file that is read in place; or a registry's.
 
+use super::layout::LayerBlob;
 use super::manifest::{DOCUMENT_MAX, Descriptor};
 use crate::error::{Error, Result, show};
+use crate::registry::Repository;
 use crate::tar::{Kind, Reader};
 use blobstore::refs::Digest;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use tokio::runtime::Handle;
 
-/// Where an image layout's files are.
+/// Where an image's documents and layers are.
 #[derive(Debug, Clone)]
 pub enum Blobs {
     /// In a directory.
@@ -20,6 +23,14 @@ pub enum Blobs {
         file: PathBuf,
         /// Its files, by their clean path.
         members: HashMap<String, (u64, u64)>,
+    },
+    /// In a registry. Its documents are fetched by the thread that asks for them, which must not be one of the runtime's
+    /// own.
+    Registry {
+        /// Where in it.
+        repository: Repository,
+        /// Whose tasks fetch.
+        runtime: Handle,
     },
 }
 
@@ -56,6 +67,7 @@ impl Blobs {
         match self {
             Self::Directory(directory) => directory.join(name).exists(),
             Self::Archive { members, .. } => members.contains_key(name),
+            Self::Registry { .. } => false,
         }
     }
 
@@ -73,7 +85,12 @@ impl Blobs {
         if descriptor.size > DOCUMENT_MAX {
             return Err(Error::refused(format!("{digest}: a document of {} bytes is too large", descriptor.size)));
         }
-        let bytes = self.named(&blob_path(&digest))?;
+        let bytes = match self {
+            Self::Registry { repository, runtime } => {
+                runtime.block_on(repository.document(&digest, &descriptor.media_type))?
+            }
+            _ => self.named(&blob_path(&digest))?,
+        };
         if bytes.len() as u64 != descriptor.size || Digest::of(&bytes) != digest {
             let found = Digest::of(&bytes);
             return Err(Error::refused(format!(
@@ -84,9 +101,14 @@ impl Blobs {
         Ok(bytes)
     }
 
-    /// A blob, not verified.
-    pub fn blob(&self, digest: &Digest) -> Result<Box<dyn Read + Send>> {
-        self.open(&blob_path(digest))
+    /// A layer's blob, not verified.
+    pub fn blob(&self, layer: &LayerBlob) -> Result<Box<dyn Read + Send>> {
+        match self {
+            Self::Registry { repository, runtime } => {
+                Ok(Box::new(repository.blob(&layer.digest, layer.size, 0, runtime.clone())))
+            }
+            _ => self.open(&blob_path(&layer.digest)),
+        }
     }
 
     fn open(&self, name: &str) -> Result<Box<dyn Read + Send>> {
@@ -109,6 +131,7 @@ impl Blobs {
                 file.seek(SeekFrom::Start(offset)).map_err(failed)?;
                 Ok(Box::new(file.take(length)))
             }
+            Self::Registry { .. } => Err(missing(name)),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Choosing the images of an OCI image layout, and checking that their documents agree.
+//! Choosing the images of an OCI image layout or a registry, and checking that their documents agree.
 
 use super::blobs::Blobs;
 use super::manifest::{Config, Descriptor, Document, WirePlatform, parse};
@@ -113,14 +113,11 @@ pub fn open(blobs: Blobs, reference: Option<&str>, platforms: &Platforms) -> Res
         blobs,
     };
     images.collect(&root, platforms, 0)?;
-    if images.images.is_empty() {
-        return Err(Error::refused(format!("the image has no manifest for {}", describe(platforms))));
-    }
-    Ok(images)
+    images.not_empty(platforms)
 }
 
-/// The image of a manifest that no index names.
-pub(super) fn of_manifest(
+/// The images of an index or a manifest that no layout names.
+pub(super) fn of_root(
     blobs: Blobs,
     manifest: Vec<u8>,
     media_type: &str,
@@ -130,7 +127,7 @@ pub(super) fn of_manifest(
     let root = Digest::of(&manifest);
     let mut images = Images { root, name, documents: Vec::new(), seen: HashSet::new(), images: Vec::new(), blobs };
     images.document(root, media_type, manifest, platforms, 0)?;
-    Ok(images)
+    images.not_empty(platforms)
 }
 
 fn is_called(descriptor: &Descriptor, wanted: &str) -> bool {
@@ -175,6 +172,13 @@ fn describe(platforms: &Platforms) -> String {
 }
 
 impl Images {
+    fn not_empty(self, platforms: &Platforms) -> Result<Self> {
+        match self.images.is_empty() {
+            true => Err(Error::refused(format!("the image has no manifest for {}", describe(platforms)))),
+            false => Ok(self),
+        }
+    }
+
     fn collect(&mut self, descriptor: &Descriptor, platforms: &Platforms, depth: usize) -> Result<()> {
         let digest = descriptor.digest()?;
         if !self.seen.insert(digest) {

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 
 /// The most bytes of a document: what containerd reads.
-pub(super) const DOCUMENT_MAX: u64 = 8 << 20;
+pub(crate) const DOCUMENT_MAX: u64 = 8 << 20;
 
 /// What a document says about another blob.
 #[derive(Debug, Clone, Deserialize)]
