@@ -8,65 +8,12 @@ use serde_json::json;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use tests::front::{Answer, Front};
-use tests::image::{Image, tar};
-use tests::node::{Node, program};
-use tests::registry::{Options, Registry, USER};
-use tests::tree::noise;
-
-/// A layout with an image of two layers, one of them large enough to break in its middle.
-fn layout(node: &Node) -> PathBuf {
-    let large = noise(7, 3 << 20);
-    let image = Image::new(vec![tar(&[("etc/base", b"base"), ("data", &large)]), tar(&[("etc/top", b"top")])]);
-    let directory = node.path("layout");
-    image.write(&directory, "1");
-    directory
-}
-
-/// The layer ids in a report of `lamina convert --json`.
-fn layers(report: &serde_json::Value) -> Vec<String> {
-    let layers = report["images"][0]["layers"].as_array().unwrap();
-    layers.iter().map(|layer| layer["layer"].as_str().unwrap().to_owned()).collect()
-}
-
-/// What the layout's own conversion gives.
-fn expected(node: &Node, layout: &Path) -> Vec<String> {
-    let store = format!("file://{}", node.path("expected").display());
-    layers(&node.json(&["--store", &store, "convert", &format!("oci:{}", layout.display())]))
-}
-
-/// `lamina` with the credentials that `docker` (a directory) holds, and no others.
-fn lamina(node: &Node, docker: &Path, arguments: &[&str]) -> Output {
-    let path = format!("{}:{}", docker.display(), std::env::var("PATH").unwrap());
-    Command::new(program("lamina"))
-        .arg("--config")
-        .arg(node.config())
-        .args(arguments)
-        .env("DOCKER_CONFIG", docker)
-        .env("HOME", "/nonexistent")
-        .env("PATH", path)
-        .env_remove("REGISTRY_AUTH_FILE")
-        .env_remove("XDG_RUNTIME_DIR")
-        .env_remove("XDG_CONFIG_HOME")
-        .output()
-        .unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
-}
-
-/// Writes Docker's `config.json` into a new directory.
-fn docker_config(node: &Node, name: &str, config: &serde_json::Value) -> PathBuf {
-    let directory = node.new_dir(name);
-    fs::write(directory.join("config.json"), config.to_string()).unwrap();
-    directory
-}
-
-fn login(host: &str) -> serde_json::Value {
-    json!({"auths": {host: {"username": USER.0, "password": USER.1}}})
-}
+use tests::node::Node;
+use tests::registry::{
+    Options, Registry, USER, docker_config, expected, lamina, layers, layout, login, stderr, token_registry,
+};
 
 #[test]
 fn an_image_of_a_registry_becomes_the_same_layers_as_its_layout() {
@@ -269,34 +216,6 @@ fn credentials_do_not_follow_redirects() {
     assert!(front.requests().iter().any(|r| r.header("authorization").is_some()));
     assert!(elsewhere.requests().len() >= 3);
     assert!(elsewhere.requests().iter().all(|r| r.header("authorization").is_none()));
-}
-
-/// A registry that wants tokens, of which every one opens `uses` requests.
-fn token_registry(upstream: &Registry, uses: usize, realm: String) -> (Front, Front) {
-    let tokens = Front::start(None, |request| {
-        let body = json!({"token": format!("token-{}", request.number), "expires_in": 300}).to_string();
-        Answer::Reply("200 OK", vec!["Content-Type: application/json".to_owned()], body.into_bytes())
-    });
-    let realm = if realm.is_empty() { format!("http://{}/token", tokens.address) } else { realm };
-    let used = std::sync::Mutex::new(std::collections::HashMap::<String, usize>::new());
-    let registry = Front::start(Some(upstream.address), move |request| {
-        let token = request.header("authorization").filter(|value| value.starts_with("Bearer token-"));
-        let count = |token: String| {
-            let mut used = used.lock().unwrap();
-            let count = used.entry(token).or_default();
-            *count += 1;
-            *count
-        };
-        match token.map(count) {
-            Some(n) if n <= uses => Answer::Pass,
-            _ => Answer::Reply(
-                "401 Unauthorized",
-                vec![format!("WWW-Authenticate: Bearer realm=\"{realm}\",service=\"the registry\",scope=\"x\"")],
-                vec![],
-            ),
-        }
-    });
-    (registry, tokens)
 }
 
 #[test]

@@ -117,8 +117,9 @@ pub(crate) struct Convert {
     /// Not built yet
     #[arg(long, hide = true)]
     pub(crate) profile: Option<PathBuf>,
-    /// Not built yet
-    #[arg(long, hide = true)]
+    /// Push the image to a registry: an index of the original, untouched and first, and of one with the converted layers,
+    /// which containerd 2.3 and later runs without lamina
+    #[arg(long, value_name = "IMAGE")]
     pub(crate) push: Option<String>,
     /// Not built yet
     #[arg(long, hide = true)]

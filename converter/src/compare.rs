@@ -46,7 +46,7 @@ pub async fn compare(refs: &Refs, source: &Source, options: &Options) -> Result<
     let work = work.map_err(|e| Error::failed(format!("a directory in {}", options.work.display()), e))?;
     let path = std::path::absolute(work.path()).map_err(|e| Error::failed("its path", e))?;
     let theirs = Refs::new(Arc::new(FileStore::new(path)));
-    let again = Options { name: None, tag: None, again: true, progress: None, ..options.clone() };
+    let again = Options { name: None, tag: None, push: None, again: true, progress: None, ..options.clone() };
     let report = convert(&theirs, source, &again).await?;
     let mut found = Comparison::default();
     for image in &report.images {

@@ -10,6 +10,7 @@ use crate::below::{self, Below};
 use crate::build::{self, Input, Made, Settings};
 use crate::error::{Error, Result};
 use crate::publish::{Fresh, Publisher, Ready, chain_ids, store};
+use crate::push;
 use crate::registry;
 use crate::report::{ImageReport, LayerReport, Report};
 use crate::source::{Blobs, Image, Images, LayerBlob, Platforms, Source, open_docker, open_layout, open_registry};
@@ -46,6 +47,8 @@ pub struct Options {
     pub again: bool,
     /// Directory for what is on the way; needs room for the source's decompressed layers.
     pub work: PathBuf,
+    /// Where an image is pushed to, beside its original: a name with a tag.
+    pub push: Option<ImageName>,
     /// What is known of registries.
     pub registries: registry::Settings,
     /// Called when a layer is done.
@@ -63,6 +66,7 @@ impl Default for Options {
             jobs: 0,
             again: false,
             work: std::env::temp_dir(),
+            push: None,
             registries: registry::Settings::default(),
             progress: None,
         }
@@ -74,6 +78,9 @@ pub async fn convert(refs: &Refs, source: &Source, options: &Options) -> Result<
     let chunk = options.chunk_size;
     if chunk == 0 || !chunk.is_multiple_of(4096) || chunk > 4 << 20 {
         return Err(Error::refused(format!("a chunk size of {chunk}: multiples of 4096 up to 4 MiB are possible")));
+    }
+    if options.push.is_some() && matches!(source, Source::Tar(_) | Source::Directory(_)) {
+        return Err(Error::refused("only images are pushed: a tar or a directory has no original to stand beside"));
     }
     // A store that this build does not understand is said so before hours of work.
     refs.check_format().await.map_err(store)?;
@@ -158,6 +165,9 @@ impl<'a> Session<'a> {
             report.name = Some(name.to_string());
         }
         report.tag = self.options.tag.as_ref().map(ToString::to_string);
+        if let Some(name) = &self.options.push {
+            report.pushed = Some(push::push(self.refs, &images, name, &self.options.registries).await?);
+        }
         Ok(report)
     }
 

@@ -6,6 +6,7 @@
 //! * [`tree`]: a layer's entries applied to the tree below it, in overlayfs's own form.
 //! * [`pack`]: file contents to the data space, cut into chunks.
 //! * [`convert`](mod@convert): all of it in order; `publish`: the references in the store.
+//! * `push`: to a registry, beside the original.
 //! * [`compare`](mod@compare): whether the store shows what a source holds.
 //!
 //! A conversion is deterministic (equal input and options give equal bytes) and lossless, or the input is refused
@@ -20,6 +21,7 @@ pub mod convert;
 pub mod error;
 pub mod pack;
 mod publish;
+mod push;
 pub mod registry;
 pub mod report;
 pub mod source;
@@ -30,5 +32,5 @@ pub mod tree;
 pub use compare::{Comparison, compare};
 pub use convert::{Options, Progress, convert};
 pub use error::{Error, Refusal, Result};
-pub use report::{ImageReport, LayerReport, Report};
+pub use report::{ImageReport, LayerReport, PushReport, Report};
 pub use source::{Platforms, Source};

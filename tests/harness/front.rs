@@ -1,6 +1,7 @@
 //! A server in front of a registry, or alone: it passes requests on as they are, breaks them, or answers itself, and
 //! remembers what it was asked. One request a connection.
 
+use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -33,6 +34,9 @@ pub enum Answer {
     CutAnswer(usize),
     /// The connection ends after so many bytes of the request's body were passed on.
     CutRequest(u64),
+    /// So many bytes of the request's body are kept here, and the connection ends: the server in front is then one that
+    /// lets uploads go on where they broke, which docker-registry 2.8 does not.
+    Keep(u64),
     /// It is passed on, and the last byte of the answer is changed.
     Flip,
     /// It is answered here: status line, header lines, body.
@@ -43,7 +47,14 @@ pub enum Answer {
 pub struct Front {
     /// Where it listens.
     pub address: SocketAddr,
-    requests: Arc<Mutex<Vec<Request>>>,
+    state: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    requests: Mutex<Vec<Request>>,
+    /// Beginnings of uploads, by path.
+    kept: Mutex<HashMap<String, Vec<u8>>>,
 }
 
 impl Request {
@@ -59,30 +70,30 @@ impl Front {
     pub fn start(upstream: Option<SocketAddr>, decide: impl Fn(&Request) -> Answer + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let requests: Arc<Mutex<Vec<Request>>> = Arc::default();
-        let (seen, decide) = (requests.clone(), Arc::new(decide));
+        let state: Arc<State> = Arc::default();
+        let (shared, decide) = (state.clone(), Arc::new(decide));
         thread::spawn(move || {
             for client in listener.incoming() {
-                let (seen, decide) = (seen.clone(), decide.clone());
+                let (shared, decide) = (shared.clone(), decide.clone());
                 thread::spawn(move || {
                     // A client that goes away is no fault here.
-                    let _ = serve(client.unwrap(), upstream, &seen, &*decide);
+                    let _ = serve(client.unwrap(), upstream, &shared, &*decide);
                 });
             }
         });
-        Self { address, requests }
+        Self { address, state }
     }
 
     /// What it was asked so far.
     pub fn requests(&self) -> Vec<Request> {
-        self.requests.lock().unwrap().clone()
+        self.state.requests.lock().unwrap().clone()
     }
 }
 
 fn serve(
     mut client: TcpStream,
     upstream: Option<SocketAddr>,
-    seen: &Mutex<Vec<Request>>,
+    state: &State,
     decide: &(dyn Fn(&Request) -> Answer + Send + Sync),
 ) -> io::Result<()> {
     let mut first = [0];
@@ -96,11 +107,22 @@ fn serve(
     let mut request = Request { method, path, head, length: 0, number: 0 };
     request.length = request.header("content-length").map_or(0, |n| n.parse().unwrap());
     {
-        let mut seen = seen.lock().unwrap();
+        let mut seen = state.requests.lock().unwrap();
         request.number = seen.len();
         seen.push(request.clone());
     }
+    let mut kept = state.kept.lock().unwrap().remove(&request.path).unwrap_or_default();
     match decide(&request) {
+        Answer::Keep(count) => {
+            io::copy(&mut Read::by_ref(&mut client).take(count), &mut kept)?;
+            state.kept.lock().unwrap().insert(request.path, kept);
+            return client.shutdown(Shutdown::Both);
+        }
+        _ if request.method == "GET" && !kept.is_empty() => {
+            let range = format!("Range: 0-{}\r\nLocation: {}", kept.len() - 1, request.path);
+            state.kept.lock().unwrap().insert(request.path, kept);
+            write!(client, "HTTP/1.1 204 No Content\r\n{range}\r\nConnection: close\r\n\r\n")?;
+        }
         Answer::Reply(status, headers, body) => {
             io::copy(&mut Read::by_ref(&mut client).take(request.length), &mut io::sink())?;
             let headers: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
@@ -109,12 +131,13 @@ fn serve(
             client.write_all(&body)?;
         }
         Answer::CutRequest(after) => {
-            let mut server = connect(upstream, &request)?;
+            let mut server = connect(upstream, &request, 0)?;
             io::copy(&mut Read::by_ref(&mut client).take(after), &mut server)?;
             server.shutdown(Shutdown::Both)?;
         }
         answer => {
-            let mut server = connect(upstream, &request)?;
+            let mut server = connect(upstream, &request, kept.len() as u64)?;
+            server.write_all(&kept)?;
             io::copy(&mut Read::by_ref(&mut client).take(request.length), &mut server)?;
             let response = self::head(&mut server)?;
             let mut body = Vec::new();
@@ -133,13 +156,15 @@ fn serve(
     io::copy(&mut client, &mut io::sink()).map(drop)
 }
 
-/// A connection on which the request's head was sent.
-fn connect(upstream: Option<SocketAddr>, request: &Request) -> io::Result<TcpStream> {
+/// A connection on which the request's head was sent; its body is longer by `more` bytes.
+fn connect(upstream: Option<SocketAddr>, request: &Request, more: u64) -> io::Result<TcpStream> {
     let mut server = TcpStream::connect(upstream.expect("a server to pass this on to"))?;
+    let own = ["connection:", "content-length:", "content-range:"];
+    let is_own = |line: &&str| own.iter().any(|name| line.to_ascii_lowercase().starts_with(name));
     let (first, rest) = request.head.split_once("\r\n").unwrap();
-    let kept = rest.split("\r\n").filter(|line| !line.to_ascii_lowercase().starts_with("connection:"));
-    let rest = kept.collect::<Vec<_>>().join("\r\n");
-    write!(server, "{first}\r\nConnection: close\r\n{rest}")?;
+    let rest = rest.split("\r\n").filter(|line| !is_own(line)).collect::<Vec<_>>().join("\r\n");
+    let length = request.length + more;
+    write!(server, "{first}\r\nConnection: close\r\nContent-Length: {length}\r\n{rest}")?;
     Ok(server)
 }
 

@@ -1,11 +1,17 @@
 //! Debian's docker-registry, on a port and in a directory of its own.
 
-use serde_json::Value;
+use crate::front::{Answer, Front};
+use crate::image::{Image, tar};
+use crate::node::{self, Node};
+use crate::tree::noise;
+use serde_json::{Value, json};
+use std::collections::HashMap;
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
 
 /// A user that [`Options::login`] lets in: name, password, and the password as htpasswd files have it.
 pub const USER: (&str, &str, &str) =
@@ -76,6 +82,20 @@ impl Registry {
         Some(Self { address, dir, process })
     }
 
+    /// The body of an answer to a GET without credentials, which must be good.
+    pub fn get(&self, path: &str) -> Vec<u8> {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        let accept = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json";
+        write!(stream, "GET {path} HTTP/1.0\r\nHost: {}\r\nAccept: {accept}\r\n\r\n", self.address).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let end = answer.windows(4).position(|w| w == b"\r\n\r\n").unwrap();
+        let body = answer.split_off(end + 4);
+        let head = String::from_utf8_lossy(&answer);
+        assert!(head.starts_with("HTTP/1.0 200") || head.starts_with("HTTP/1.1 200"), "{path}: {head}");
+        body
+    }
+
     /// `127.0.0.1:PORT/NAME:TAG`
     pub fn image(&self, name: &str) -> String {
         format!("{}/{name}", self.address)
@@ -113,4 +133,87 @@ impl Drop for Registry {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// A layout with an image of two layers, one of them large enough to break in its middle.
+pub fn layout(node: &Node) -> PathBuf {
+    let large = noise(7, 3 << 20);
+    let image = Image::new(vec![tar(&[("etc/base", b"base"), ("data", &large)]), tar(&[("etc/top", b"top")])]);
+    let directory = node.path("layout");
+    image.write(&directory, "1");
+    directory
+}
+
+/// The layer ids in a report of `lamina convert --json`.
+pub fn layers(report: &Value) -> Vec<String> {
+    let layers = report["images"][0]["layers"].as_array().unwrap();
+    layers.iter().map(|layer| layer["layer"].as_str().unwrap().to_owned()).collect()
+}
+
+/// What the layout's own conversion gives.
+pub fn expected(node: &Node, layout: &Path) -> Vec<String> {
+    let store = format!("file://{}", node.path("expected").display());
+    layers(&node.json(&["--store", &store, "convert", &format!("oci:{}", layout.display())]))
+}
+
+/// `lamina` with the credentials that `docker` (a directory) holds, and no others.
+pub fn lamina(node: &Node, docker: &Path, arguments: &[&str]) -> Output {
+    let path = format!("{}:{}", docker.display(), std::env::var("PATH").unwrap());
+    Command::new(node::program("lamina"))
+        .arg("--config")
+        .arg(node.config())
+        .args(arguments)
+        .env("DOCKER_CONFIG", docker)
+        .env("HOME", "/nonexistent")
+        .env("PATH", path)
+        .env_remove("REGISTRY_AUTH_FILE")
+        .env_remove("XDG_RUNTIME_DIR")
+        .env_remove("XDG_CONFIG_HOME")
+        .output()
+        .unwrap()
+}
+
+/// What a program said on stderr.
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// Writes Docker's `config.json` into a new directory.
+pub fn docker_config(node: &Node, name: &str, config: &Value) -> PathBuf {
+    let directory = node.new_dir(name);
+    fs::write(directory.join("config.json"), config.to_string()).unwrap();
+    directory
+}
+
+/// A `config.json` with [`USER`] for a host.
+pub fn login(host: &str) -> Value {
+    json!({"auths": {host: {"username": USER.0, "password": USER.1}}})
+}
+
+/// A registry that wants tokens, of which every one opens `uses` requests.
+pub fn token_registry(upstream: &Registry, uses: usize, realm: String) -> (Front, Front) {
+    let tokens = Front::start(None, |request| {
+        let body = json!({"token": format!("token-{}", request.number), "expires_in": 300}).to_string();
+        Answer::Reply("200 OK", vec!["Content-Type: application/json".to_owned()], body.into_bytes())
+    });
+    let realm = if realm.is_empty() { format!("http://{}/token", tokens.address) } else { realm };
+    let used = Mutex::new(HashMap::<String, usize>::new());
+    let registry = Front::start(Some(upstream.address), move |request| {
+        let token = request.header("authorization").filter(|value| value.starts_with("Bearer token-"));
+        let count = |token: String| {
+            let mut used = used.lock().unwrap();
+            let count = used.entry(token).or_default();
+            *count += 1;
+            *count
+        };
+        match token.map(count) {
+            Some(n) if n <= uses => Answer::Pass,
+            _ => Answer::Reply(
+                "401 Unauthorized",
+                vec![format!("WWW-Authenticate: Bearer realm=\"{realm}\",service=\"the registry\",scope=\"x\"")],
+                vec![],
+            ),
+        }
+    });
+    (registry, tokens)
 }

@@ -5,6 +5,7 @@ use crate::args::Convert;
 use crate::failure::Failure;
 use crate::output;
 use crate::registries;
+use blobstore::refs::ImageName;
 use control::causes;
 use converter::{LayerReport, Options, Report, Source};
 use std::path::PathBuf;
@@ -14,6 +15,10 @@ use tokio::runtime::Runtime;
 pub(super) fn run(context: &Context, runtime: &Runtime, arguments: &Convert) -> Result<(), Failure> {
     let source: Source = arguments.source.parse().map_err(|e| Failure::usage(format!("{e}")))?;
     not_yet(arguments)?;
+    if arguments.push.is_some() && matches!(source, Source::Tar(_) | Source::Directory(_)) {
+        let text = "--push pushes images: a tar or a directory has no original that others could run";
+        return Err(Failure::usage(text));
+    }
     if arguments.name.is_some() && matches!(source, Source::Tar(_) | Source::Directory(_)) {
         let text = "--name names images; name the layer of a tar or a directory with --tag KIND/NAME:VERSION";
         return Err(Failure::usage(text));
@@ -33,7 +38,6 @@ fn not_yet(arguments: &Convert) -> Result<(), Failure> {
     let given = [
         ("--collapse", arguments.collapse.is_some()),
         ("--profile", arguments.profile.is_some()),
-        ("--push", arguments.push.is_some()),
         ("--output", arguments.output.is_some()),
     ];
     match given.iter().find(|(_, is)| *is) {
@@ -76,6 +80,15 @@ fn options(context: &Context, arguments: &Convert) -> Result<Options, Failure> {
     }
     if let Some(name) = &arguments.name {
         options.name = Some(name.trim_start_matches("image:").parse().map_err(|e| usage(&e))?);
+    }
+    if let Some(push) = &arguments.push {
+        let name: ImageName = push.trim_start_matches("docker://").parse().map_err(|e| usage(&e))?;
+        if name.digest().is_some() {
+            return Err(Failure::usage(format!(
+                "--push {push}: a tag is pushed to, its digest comes from what is pushed"
+            )));
+        }
+        options.push = Some(name);
     }
     if let Some(platform) = &arguments.platform {
         options.platforms = platform.parse().map_err(|e| usage(&e))?;
@@ -125,4 +138,15 @@ fn total(report: &Report, source: &Source) {
         output::bytes(from),
         output::bytes(to)
     ));
+    if let Some(pushed) = &report.pushed {
+        output::line(format!(
+            "pushed {}@{}: {} sent in {}, {} mounted, {} there already",
+            pushed.name,
+            pushed.digest,
+            output::bytes(pushed.bytes_sent),
+            output::count(pushed.sent, "blob"),
+            pushed.mounted,
+            pushed.present
+        ));
+    }
 }

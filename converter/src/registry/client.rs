@@ -61,7 +61,7 @@ impl std::fmt::Debug for Access {
 
 /// What a token must allow: `repository:NAME:pull` and the like.
 #[derive(Debug, Clone)]
-pub(super) struct Scopes(pub(super) Vec<String>);
+pub(super) struct Scopes(Vec<String>);
 
 impl Registry {
     /// A registry; nothing is asked yet.
@@ -115,6 +115,11 @@ impl Registry {
         &self.repository
     }
 
+    /// Its host, as image names have it.
+    pub(super) fn host(&self) -> &str {
+        &self.host
+    }
+
     /// The URL of something in the repository: `manifests/…`, `blobs/…`.
     pub(super) async fn url(&self, what: &str) -> Result<Url, Trouble> {
         let base = self.base().await?;
@@ -129,6 +134,35 @@ impl Registry {
         build: impl Fn(&Client) -> RequestBuilder,
     ) -> Result<Response, Trouble> {
         self.authorized(scopes, || build(&self.following)).await
+    }
+
+    /// Says something to the registry alone; an answer that redirects is given back as it is.
+    pub(super) async fn say(
+        &self,
+        scopes: &Scopes,
+        build: impl Fn(&Client) -> RequestBuilder,
+    ) -> Result<Response, Trouble> {
+        self.authorized(scopes, || build(&self.direct)).await
+    }
+
+    /// The same with a body that can be sent once only, with the credentials that an earlier request found out about.
+    pub(super) async fn send_once(
+        &self,
+        scopes: &Scopes,
+        url: &Url,
+        build: impl FnOnce(&Client) -> RequestBuilder,
+    ) -> Result<Response, Trouble> {
+        let mut request = build(&self.direct);
+        if self.is_own(url).await?
+            && let Some(value) = self.authorization(scopes).await?
+        {
+            request = request.header(header::AUTHORIZATION, value);
+        }
+        let response = request.send().await?;
+        if response.status() == StatusCode::UNAUTHORIZED {
+            self.forget(scopes).await;
+        }
+        Ok(response)
     }
 
     /// Sends a request with what the registry wants; a token that it does not take any more is renewed once.
@@ -162,6 +196,11 @@ impl Registry {
         access.challenge = challenge;
         // Asked again in the same way, the answer would be the same.
         Ok(access.challenge.is_some() && (!known || token))
+    }
+
+    /// A token that the registry does not take is of no use.
+    async fn forget(&self, scopes: &Scopes) {
+        self.access.lock().await.tokens.remove(&scopes.key());
     }
 
     /// What goes into the request's header, as far as is known what the registry wants.
@@ -244,6 +283,17 @@ impl Registry {
 }
 
 impl Scopes {
+    /// What reading needs.
+    pub(super) fn pulling(repository: &str) -> Self {
+        Self(vec![format!("repository:{repository}:pull")])
+    }
+
+    /// What pushing needs, and reading from another repository beside.
+    pub(super) fn pushing(repository: &str, from: Option<&str>) -> Self {
+        let from = from.map(|from| format!("repository:{from}:pull"));
+        Self([format!("repository:{repository}:pull,push")].into_iter().chain(from).collect())
+    }
+
     fn key(&self) -> String {
         self.0.join(" ")
     }

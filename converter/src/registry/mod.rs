@@ -4,13 +4,14 @@
 //! * `client`: one registry: every request with what it wants (`challenge`, `token`); `trouble` and `retry`: what went
 //!   wrong, and whether another try can help.
 //! * [`Repository`]: documents and blobs of one repository, from its mirrors or itself; `download`: a blob as a stream that
-//!   survives broken connections.
+//!   survives broken connections; `upload` and `content`: the other way.
 //!
 //! What a registry says is untrusted: documents are bounded and verified by their digests here, blobs by those who read
 //! them, and nothing that a registry names gets credentials that are not its own.
 
 mod challenge;
 mod client;
+mod content;
 mod credentials;
 mod download;
 mod helper;
@@ -18,8 +19,11 @@ mod repository;
 mod retry;
 mod token;
 mod trouble;
+mod upload;
 
+pub(crate) use content::Content;
 pub use repository::Repository;
+pub(crate) use upload::{Blob, Pushed};
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -56,6 +56,17 @@ impl Repository {
         Ok(Self(Arc::new(Places { mirrors, upstream })))
     }
 
+    /// The registry itself, where things are pushed to.
+    pub(super) fn upstream(&self) -> &Registry {
+        &self.0.upstream
+    }
+
+    /// The repository's path, if it is one of this other's registry: then blobs can be mounted from it.
+    pub(crate) fn beside(&self, other: &Self) -> Option<&str> {
+        let (own, other) = (&self.0.upstream, &other.0.upstream);
+        (own.host() == other.host()).then(|| own.repository())
+    }
+
     /// For messages.
     pub(crate) fn place(&self) -> String {
         self.0.upstream.place()
@@ -130,15 +141,10 @@ fn place(mirror: &str, name: &ImageName, settings: &Settings) -> Result<Registry
         .map_err(|trouble| trouble.into_error(&format!("the mirror {mirror}")))
 }
 
-/// What reading asks for.
-fn pulling(registry: &Registry) -> Scopes {
-    Scopes(vec![format!("repository:{}:pull", registry.repository())])
-}
-
 async fn fetch(registry: &Registry, what: &str, from: Option<u64>) -> std::result::Result<Response, Trouble> {
     let url = registry.url(what).await?;
     let response = registry
-        .get(&pulling(registry), |client| {
+        .get(&Scopes::pulling(registry.repository()), |client| {
             let request = client.get(url.clone()).header(header::ACCEPT, DOCUMENTS.join(", ") + ", */*;q=0.1");
             match from {
                 Some(from) => request.header(header::RANGE, format!("bytes={from}-")),

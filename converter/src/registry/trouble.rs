@@ -33,6 +33,9 @@ pub(super) enum Trouble {
     /// What the registry gave is not what it should be.
     #[error("{0}")]
     Refused(String),
+    /// The bytes that it was to get could not be read.
+    #[error(transparent)]
+    Source(Box<Error>),
 }
 
 impl Trouble {
@@ -45,6 +48,7 @@ impl Trouble {
     pub(super) fn into_error(self, place: &str) -> Error {
         match self {
             Self::Refused(what) => Error::refused(format!("{place}: {what}")),
+            Self::Source(error) => *error,
             trouble => Error::failed(place, trouble),
         }
     }

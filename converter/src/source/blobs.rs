@@ -80,7 +80,7 @@ impl Blobs {
     }
 
     /// A document, verified.
-    pub(super) fn document(&self, descriptor: &Descriptor) -> Result<Vec<u8>> {
+    pub(crate) fn document(&self, descriptor: &Descriptor) -> Result<Vec<u8>> {
         let digest = descriptor.digest()?;
         if descriptor.size > DOCUMENT_MAX {
             return Err(Error::refused(format!("{digest}: a document of {} bytes is too large", descriptor.size)));
@@ -103,12 +103,25 @@ impl Blobs {
 
     /// A layer's blob, not verified.
     pub fn blob(&self, layer: &LayerBlob) -> Result<Box<dyn Read + Send>> {
+        self.blob_from(&layer.digest, layer.size, 0)
+    }
+
+    /// A blob of `size` bytes from the byte `at` on, not verified.
+    pub(crate) fn blob_from(&self, digest: &Digest, size: u64, at: u64) -> Result<Box<dyn Read + Send>> {
         match self {
-            Self::Registry { repository, runtime } => {
-                Ok(Box::new(repository.blob(&layer.digest, layer.size, 0, runtime.clone())))
+            Self::Registry { repository, runtime } => Ok(Box::new(repository.blob(digest, size, at, runtime.clone()))),
+            _ => {
+                let mut reader = self.open(&blob_path(digest))?;
+                let passed = io::copy(&mut Read::by_ref(&mut reader).take(at), &mut io::sink());
+                passed.map_err(|e| Error::failed(digest.to_string(), e))?;
+                Ok(reader)
             }
-            _ => self.open(&blob_path(&layer.digest)),
         }
+    }
+
+    /// Whether a blob is known not to be there: what a registry has is not known before it is asked.
+    pub(crate) fn lacks(&self, digest: &Digest) -> bool {
+        !matches!(self, Self::Registry { .. }) && !self.has(&blob_path(digest))
     }
 
     fn open(&self, name: &str) -> Result<Box<dyn Read + Send>> {

@@ -30,6 +30,8 @@ pub enum Platforms {
 pub struct Images {
     /// Digest of the index or manifest.
     pub root: Digest,
+    /// Its media type.
+    pub media_type: String,
     /// The full image name that the layout gives it, if it does.
     pub name: Option<String>,
     /// Every document on the way: indexes, manifests, configs, byte for byte.
@@ -106,6 +108,7 @@ pub fn open(blobs: Blobs, reference: Option<&str>, platforms: &Platforms) -> Res
     let root = choose_root(&chosen, platforms)?;
     let mut images = Images {
         root: root.digest()?,
+        media_type: String::new(),
         name: full_name(&root),
         documents: Vec::new(),
         seen: HashSet::new(),
@@ -125,7 +128,15 @@ pub(super) fn of_root(
     platforms: &Platforms,
 ) -> Result<Images> {
     let root = Digest::of(&manifest);
-    let mut images = Images { root, name, documents: Vec::new(), seen: HashSet::new(), images: Vec::new(), blobs };
+    let mut images = Images {
+        root,
+        media_type: String::new(),
+        name,
+        documents: Vec::new(),
+        seen: HashSet::new(),
+        images: Vec::new(),
+        blobs,
+    };
     images.document(root, media_type, manifest, platforms, 0)?;
     images.not_empty(platforms)
 }
@@ -157,6 +168,9 @@ fn choose_root(chosen: &[Descriptor], platforms: &Platforms) -> Result<Descripto
 /// Whether a descriptor's platform is wanted; `None` if it does not say.
 fn wanted(descriptor: &Descriptor, platforms: &Platforms) -> Option<bool> {
     let platform = descriptor.platform.as_ref().map(WirePlatform::platform)?;
+    if descriptor.platform.as_ref().is_some_and(WirePlatform::is_mountable) {
+        return Some(false);
+    }
     Some(match platforms {
         // Attestations and signatures travel under this platform.
         Platforms::All => platform.os != "unknown",
@@ -204,6 +218,9 @@ impl Images {
             let what = format!("{digest}: its media type is '{media_type}', its descriptor says '{described}'");
             return Err(Error::refused(what));
         }
+        if depth == 0 {
+            self.media_type = media_type.to_owned();
+        }
         match (document.manifests, document.layers) {
             (Some(manifests), None) if depth < DEPTH_MAX => self.index(&manifests, platforms, depth),
             (Some(_), None) => Err(Error::refused(format!("{digest}: indexes nest too deep"))),
@@ -238,7 +255,8 @@ impl Images {
     ) -> Result<()> {
         let bytes = self.blobs.document(config)?;
         let parsed: Config = parse(&config.digest, &bytes)?;
-        let own = WirePlatform { os: parsed.os, architecture: parsed.architecture, variant: parsed.variant };
+        let (os, architecture, variant) = (parsed.os, parsed.architecture, parsed.variant);
+        let own = WirePlatform { os, architecture, variant, features: None };
         let platform = own.platform();
         let fits = match platforms {
             Platforms::One(one) => platform.fits(one),

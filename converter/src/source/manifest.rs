@@ -12,13 +12,16 @@ pub(crate) const DOCUMENT_MAX: u64 = 8 << 20;
 /// What a document says about another blob.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Descriptor {
+pub(crate) struct Descriptor {
     #[serde(default)]
-    pub(super) media_type: String,
+    pub(crate) media_type: String,
     pub(super) digest: String,
-    pub(super) size: u64,
+    pub(crate) size: u64,
+    /// Where else the blob is; one that has such places need not be in the registry.
     #[serde(default)]
-    pub(super) platform: Option<WirePlatform>,
+    pub(crate) urls: Option<Vec<String>>,
+    #[serde(default)]
+    pub(crate) platform: Option<WirePlatform>,
     #[serde(default)]
     pub(super) annotations: Option<BTreeMap<String, String>>,
 }
@@ -66,26 +69,36 @@ pub(super) struct RootFs {
 }
 
 /// A platform as documents write it.
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct WirePlatform {
+#[derive(Debug, Clone, Default, Deserialize)]
+pub(crate) struct WirePlatform {
     #[serde(default)]
     pub(super) os: String,
     #[serde(default)]
     pub(super) architecture: String,
     #[serde(default)]
     pub(super) variant: Option<String>,
+    #[serde(default, rename = "os.features")]
+    pub(super) features: Option<Vec<String>>,
 }
 
 impl WirePlatform {
-    pub(super) fn platform(&self) -> Platform {
+    pub(crate) fn platform(&self) -> Platform {
         let variant = self.variant.clone().filter(|variant| !variant.is_empty());
         Platform { os: self.os.clone(), architecture: self.architecture.clone(), variant }
     }
+
+    /// Whether it is for those who mount layers as they are: made by a converter, and not from.
+    pub(crate) fn is_mountable(&self) -> bool {
+        self.features.iter().flatten().any(|feature| feature == MOUNTABLE)
+    }
 }
+
+/// The feature, in `os.features`, of a manifest whose layers are EROFS images.
+pub(crate) const MOUNTABLE: &str = "erofs";
 
 impl Descriptor {
     /// Its digest.
-    pub(super) fn digest(&self) -> Result<Digest> {
+    pub(crate) fn digest(&self) -> Result<Digest> {
         self.digest.parse().map_err(|e| Error::refused(format!("unsupported digest: {e}")))
     }
 
@@ -110,6 +123,6 @@ impl Descriptor {
 }
 
 /// Parses a document whose bytes were checked.
-pub(super) fn parse<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T> {
+pub(crate) fn parse<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T> {
     serde_json::from_slice(bytes).map_err(|e| Error::refused(format!("{what}: invalid document: {e}")))
 }
