@@ -6,6 +6,7 @@
 // Tests fail by panicking.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+pub mod containerd;
 pub mod front;
 pub mod image;
 pub mod node;
