@@ -6,21 +6,18 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-use benches::{Report, Row, drop_caches, median, target, tiny};
+use benches::lazy::{Contender, Lamina, image, run_program};
+use benches::{Report, Row, drop_caches, median, tiny};
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-use tests::node::Node;
+use std::sync::Mutex;
+use std::time::Instant;
 
 const ROUNDS: usize = 7;
 /// Threads of the parallel tree read.
 const THREADS: usize = 16;
-const IMAGE: &str = "bench.local/image:1";
 
 /// What is timed on a mounted tree.
 #[derive(Clone, Copy, PartialEq)]
@@ -42,19 +39,10 @@ impl Task {
 
     fn run(self, root: &Path) {
         match self {
-            Self::Program => run_program(root),
+            Self::Program => run_program(root, &["/usr/bin/python3", "-B", "-c", "import numpy"]),
             Self::Tree(threads) => read_tree(root, threads),
         }
     }
-}
-
-fn run_program(root: &Path) {
-    let program: &[&str] = match tiny() {
-        true => &["/bin/busybox", "true"],
-        false => &["/usr/bin/python3", "-B", "-c", "import numpy"],
-    };
-    let status = Command::new("chroot").arg(root).args(program).stdin(Stdio::null()).stdout(Stdio::null()).status();
-    assert!(status.unwrap().success());
 }
 
 fn files(at: &Path, out: &mut Vec<PathBuf>) {
@@ -86,65 +74,6 @@ fn read_tree(root: &Path, threads: usize) {
             });
         }
     });
-}
-
-/// Counts the requests that wait for the daemon, every half millisecond.
-struct InFlight {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<Vec<f64>>,
-}
-
-impl InFlight {
-    fn watch(devices: &Path) -> Self {
-        let waiting = tests::node::waiting_file(devices);
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || {
-            let mut seen = Vec::new();
-            while !stopped.load(Ordering::Relaxed) {
-                let text = fs::read_to_string(&waiting).unwrap_or_default();
-                seen.push(text.trim().parse().unwrap_or(0.0));
-                std::thread::sleep(Duration::from_micros(500));
-            }
-            seen
-        });
-        Self { stop, thread }
-    }
-
-    /// Mean over the moments when any waited, and the most.
-    fn finish(self) -> (f64, f64) {
-        self.stop.store(true, Ordering::Relaxed);
-        let mut seen = self.thread.join().unwrap();
-        seen.retain(|n| *n > 0.0);
-        let most = seen.iter().copied().fold(0.0, f64::max);
-        (seen.iter().sum::<f64>() / seen.len().max(1) as f64, most)
-    }
-}
-
-/// The image as an OCI layout: the quickstart's, which it keeps, or one made now.
-fn image() -> PathBuf {
-    let repo = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let name = if tiny() { "busybox-image" } else { "python-image" };
-    let kept = target().join("bench").join(name);
-    if !kept.exists() {
-        fs::create_dir_all(kept.parent().unwrap()).unwrap();
-        let work = tempfile::tempdir_in(kept.parent().unwrap()).unwrap();
-        let made = work.path().join("image");
-        let script = repo.join("tests/images").join(name);
-        let status = Command::new(script).arg(&made).arg(work.path().join("work")).stdout(Stdio::null()).status();
-        assert!(status.unwrap().success());
-        fs::rename(made, &kept).unwrap();
-    }
-    kept
-}
-
-/// Something with the tree in it that can be made cold and mounted.
-trait Contender {
-    fn name(&self) -> String;
-    /// Makes everything cold and gives the root of the tree.
-    fn begin(&mut self) -> PathBuf;
-    /// Unmounts; gives what is to be noted of this run.
-    fn end(&mut self) -> Vec<(String, f64)>;
 }
 
 struct Ext4(PathBuf);
@@ -189,46 +118,8 @@ impl Contender for KernelErofs {
     }
 }
 
-struct Lamina {
-    node: Node,
-    latency: &'static str,
-    watch: Option<InFlight>,
-}
-
-impl Contender for Lamina {
-    fn name(&self) -> String {
-        format!("Lamina, nothing local, {} away", self.latency)
-    }
-
-    fn begin(&mut self) -> PathBuf {
-        self.node.start_daemon();
-        let target = self.node.new_dir("mnt");
-        self.node.run(&["mount", IMAGE, target.to_str().unwrap()]);
-        drop_caches();
-        self.watch = Some(InFlight::watch(&self.node.path("run/dev")));
-        target
-    }
-
-    fn end(&mut self) -> Vec<(String, f64)> {
-        let (mean, most) = self.watch.take().unwrap().finish();
-        let status = self.node.status().unwrap();
-        self.node.run(&["umount", self.node.path("mnt").to_str().unwrap()]);
-        assert!(self.node.stop_daemon());
-        fs::remove_dir_all(self.node.path("cache")).unwrap();
-        vec![
-            ("MB fetched".to_owned(), status["fetched_bytes"].as_f64().unwrap() / 1e6),
-            ("requests".to_owned(), status["fetches"].as_f64().unwrap()),
-            ("in flight, mean".to_owned(), mean),
-            ("in flight, most".to_owned(), most),
-        ]
-    }
-}
-
-fn lamina(image: &Path, latency: &'static str) -> Lamina {
-    let node = Node::default();
-    node.run(&["convert", &format!("oci:{}", image.display()), "--name", IMAGE]);
-    node.reconfigure("added_latency = \"0s\"", &format!("added_latency = \"{latency}\""));
-    Lamina { node, latency, watch: None }
+fn lamina(image: &Path, latency: &str) -> Lamina {
+    Lamina::new(format!("Lamina, nothing local, {latency} away"), image, &[], latency)
 }
 
 /// The tree as files on the disk, copied from Lamina's own mount.
@@ -252,7 +143,7 @@ fn main() {
     if !tests::possible("cold_start") {
         return;
     }
-    let image = image();
+    let image = image("python-image");
     // On the disk that holds the clone, not on what /tmp may be.
     let work = tempfile::tempdir_in(image.parent().unwrap()).unwrap();
     let mut near = lamina(&image, "0s");

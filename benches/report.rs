@@ -3,12 +3,9 @@
 //! The machines that this runs on are shared and noisy: single times mean little. In each round every contender runs once,
 //! one after the other, so that a slow minute hits all of them; ratios are formed within a round, and their median counts.
 
-// Benchmarks fail by panicking, and print.
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
-
+use crate::target;
 use serde::Serialize;
 use std::fs;
-use std::path::PathBuf;
 
 /// One contender's figures.
 #[derive(Debug, Clone, Serialize)]
@@ -114,22 +111,6 @@ impl Report {
         }
         out + "</svg>\n"
     }
-}
-
-/// The build's target directory.
-pub fn target() -> PathBuf {
-    std::env::current_exe().unwrap().ancestors().nth(3).unwrap().to_owned()
-}
-
-/// Whether this is the test pass, which wants to see it work and not how fast: `cargo bench` says `--bench`.
-pub fn tiny() -> bool {
-    !std::env::args().any(|a| a == "--bench")
-}
-
-/// Drops clean pages, directory entries and inodes: the next reads are cold.
-pub fn drop_caches() {
-    rustix::fs::sync();
-    fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
 }
 
 #[cfg(test)]

@@ -87,6 +87,7 @@ fn a_pushed_image_is_the_original_and_ours_behind_it() {
     }
 
     assert_eq!(ours["platform"]["os.features"], json!(["erofs"]));
+    assert_eq!(report["pushed"]["images"], json!([{"platform": "linux/amd64", "manifest": ours["digest"]}]));
     let diff_ids = check_ours(&node, &registry, "team/app", ours);
     let (manifest, config) = image_of(&registry, "team/app", ours);
     assert_eq!((&config["os.features"], &config["config"]["Cmd"]), (&json!(["erofs"]), &json!(["/bin/true"])));

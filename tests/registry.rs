@@ -192,6 +192,24 @@ fn mirrors_are_asked_first_and_passed_over_when_they_fail() {
 }
 
 #[test]
+fn a_proxy_is_asked_for_hosts_that_are_not_this_machine() {
+    let Some(registry) = Registry::start("a proxy", &Options::default()) else { return };
+    let node = Node::default();
+    registry.seed(&layout(&node), "app", "1");
+    let proxy = Front::start(Some(registry.address), |_| Answer::Pass);
+    node.reconfigure("[cache]", "[registry.\"registry.invalid:5000\"]\nplain_http = true\n[cache]");
+    let mut command = node.command(&["convert", "docker://registry.invalid:5000/app:1"]);
+    let output =
+        command.env("HTTP_PROXY", format!("http://{}", proxy.address)).env_remove("NO_PROXY").output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(proxy.requests().iter().all(|r| r.path.starts_with("http://registry.invalid:5000/v2/app/")));
+
+    let mut command = node.command(&["convert", &format!("docker://{}", registry.image("app:1"))]);
+    let output = command.env("HTTP_PROXY", "http://127.0.0.1:1").output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
+#[test]
 fn credentials_do_not_follow_redirects() {
     let options = Options { login: true, ..Options::default() };
     let Some(registry) = Registry::start("redirects", &options) else { return };

@@ -64,7 +64,14 @@ fn attributes() -> Attributes {
 fn a_chain_parses_for_ever() {
     let chain_id = Digest::from_bytes([0xab; 32]);
     let stack = stack();
-    golden("chain", &Chain::key(&chain_id), Chain { chain_id, stack });
+    golden("chain", &Chain::key(&chain_id), Chain { chain_id, stack, collapsed: None });
+}
+
+#[test]
+fn a_chain_with_a_collapsed_stack_parses_for_ever() {
+    let chain_id = Digest::from_bytes([0xac; 32]);
+    let collapsed = Some(vec![entry(0x44, true)].into());
+    golden("chain-collapsed", &Chain::key(&chain_id), Chain { chain_id, stack: stack(), collapsed });
 }
 
 #[test]
@@ -105,6 +112,7 @@ fn a_manifest_parses_for_ever() {
             chain_id: Digest::from_bytes([6; 32]),
             diff_id: Digest::from_bytes([7; 32]),
             stack: stack(),
+            collapsed: None,
         }],
     };
     golden("manifest", &ManifestDoc::key(&digest), manifest);
@@ -117,6 +125,7 @@ fn a_tag_parses_for_ever() {
         name: "team/notebook".into(),
         version: "2026-01".into(),
         stack: vec![entry(0x33, false)].into(),
+        collapsed: None,
         made_over: Some(MadeOver { name: Some("tag:base/python:3.12".into()), stack: stack() }),
         environment: vec!["PATH=/usr/bin".into()],
     };

@@ -25,7 +25,7 @@ pub(crate) struct Global {
     /// Configuration file [default: /etc/lamina/config.toml if there is one]
     #[arg(long, global = true, value_name = "FILE", env = "LAMINA_CONFIG")]
     pub(crate) config: Option<PathBuf>,
-    /// Store for convert, inspect, verify and pull, over the configuration's; laminad has its own --store [default:
+    /// Store for convert, inspect, verify, export and pull, over the configuration's; laminad has its own --store [default:
     /// file:///var/lib/lamina/store]
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) store: Option<String>,
@@ -46,8 +46,9 @@ pub(crate) enum Command {
     /// Turn an image, a tar file or a directory into layers in the store
     ///
     /// The store is made by the first conversion. Layers of an image that it has already are not made again; nothing
-    /// is seen in it before the whole source is converted. Until then the work lies in TMPDIR, or /var/tmp: as much room as the layers
-    /// that come out.
+    /// is seen in it before the whole source is converted. Until then the work lies in TMPDIR, or /var/tmp: room for the
+    /// layers that come out, and for the files of the largest. What was interrupted goes on where it was when it is
+    /// begun again, and conversions that need the same layer at once make it once.
     ///
     /// A registry is asked with the credentials that `docker login` or `podman login` left. Its mirrors, its certificate
     /// authority and plain HTTP are set under [registry."HOST"] in the configuration; HTTPS_PROXY and NO_PROXY are obeyed.
@@ -56,6 +57,12 @@ pub(crate) enum Command {
     Verify(Verify),
     /// Show what a reference stands for
     Inspect(Inspect),
+    /// Write what a stack shows to a flat EROFS image, a tar or a directory
+    ///
+    /// Every byte is verified on the way, and no daemon is needed. A file or directory gets its name when it is complete.
+    /// `lamina export REF | lamina convert tar:- --tag TAG` makes one layer of a stack. A single layer (layer:ID,
+    /// file:PATH) as a tar keeps what it hides of the layers below, as OCI whiteouts.
+    Export(Export),
     /// Make an image of the store known to containerd, its layers lazy
     Pull(Pull),
     /// Mount layers, stacked left (bottom) to right (top), through laminad
@@ -79,6 +86,8 @@ pub(crate) enum Command {
 pub(crate) enum StoreCommand {
     /// List the names of images, bases, workspaces and toolkits, each as a REF
     Ls,
+    /// Sum up what the layers take, and how much of it is chunks that occur more than once
+    Du,
     /// Named in the documentation, not built yet
     #[command(external_subcommand)]
     Other(Vec<String>),
@@ -105,15 +114,17 @@ pub(crate) struct Convert {
     /// zstd level
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=19))]
     pub(crate) level: i32,
-    /// Convert again what the store has already
+    /// Convert again what the store has already, or an interrupted conversion left
     #[arg(long)]
     pub(crate) again: bool,
+    /// Make consecutive layers of an image one, while their layer files are at most SIZE together (3GiB, 500 MB): a second
+    /// stack beside the first, of fewer mounts, with the same files. What has a collapsed stack already (a base image that
+    /// was converted so) is kept below it, and shared, unless --again is given
+    #[arg(long, value_name = "SIZE", value_parser = crate::config::size_of)]
+    pub(crate) collapse: Option<u64>,
     /// Threads that compress [default: one per processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) jobs: Option<u16>,
-    /// Not built yet
-    #[arg(long, hide = true)]
-    pub(crate) collapse: Option<String>,
     /// Not built yet
     #[arg(long, hide = true)]
     pub(crate) profile: Option<PathBuf>,
@@ -154,6 +165,22 @@ pub(crate) struct Inspect {
     /// List every chunk of each layer
     #[arg(long)]
     pub(crate) chunks: bool,
+}
+
+/// `lamina export`
+#[derive(Debug, Args)]
+pub(crate) struct Export {
+    /// What to export: an image's name, KIND/NAME:VERSION, a layer's id and more (see lamina --help); file:PATH is a
+    /// layer file
+    #[arg(value_name = "REF")]
+    pub(crate) reference: String,
+    /// Where to: a file, or a directory that is new or empty; - is the standard output, for a tar [default: -]
+    #[arg(short, long, value_name = "FILE|DIR")]
+    pub(crate) output: Option<PathBuf>,
+    /// erofs: an uncompressed image for mount -o loop; tar: a PAX tar; dir: a directory, needs root [default: dir for a
+    /// directory and what ends in a slash, tar for - and what ends in .tar, else erofs]
+    #[arg(long, value_name = "FORMAT", value_parser = ["erofs", "tar", "dir"])]
+    pub(crate) format: Option<String>,
 }
 
 /// `lamina pull`

@@ -35,7 +35,7 @@ pub(crate) fn holds(assume: &Assume, below: &Below) -> bool {
         Assumed::Absent => Found::Nothing,
         Assumed::Present => Found::Something,
         Assumed::NoDirectory => Found::NoDirectory,
-        Assumed::Copied | Assumed::Unknown => return false,
+        Assumed::Copied | Assumed::Collapsed | Assumed::Unknown => return false,
     };
     TreePath::clean(&assume.path).is_ok_and(|path| below.merged.holds(&Assumption { path, found }))
 }

@@ -10,6 +10,7 @@ use crate::tree::{Contents, Meaning, Settled, Upper, keep_possible};
 use blobstore::layer::{Flags, Options as WriterOptions, Section, Summary, WRITER_GENERATION, Writer, format};
 use blobstore::refs::{Assume, Digest, StackEntry, layer_key};
 use erofs::{Expect, NodeId, WriteError};
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -19,6 +20,9 @@ use tokio::runtime::Handle;
 /// Most entries of a layer, some times what the largest have: each takes about a kilobyte of memory, and a compressed
 /// megabyte can hold millions.
 const ENTRIES_MAX: u64 = 8 << 20;
+
+/// Name of a layer file that is being written.
+pub(crate) const PART: &str = "part";
 
 /// How layers are made.
 #[derive(Debug, Clone)]
@@ -41,11 +45,13 @@ pub(crate) enum Input {
     Directory(PathBuf),
 }
 
-/// A layer in the stage.
-#[derive(Debug)]
+/// A layer in the stage, and what the work directory keeps of it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Made {
     pub(crate) entry: StackEntry,
-    pub(crate) summary: Summary,
+    /// Bytes of its data, decompressed.
+    pub(crate) data_bytes: u64,
+    pub(crate) chunks: u32,
     /// What it took from below.
     pub(crate) assumes: Vec<Assume>,
     pub(crate) warnings: Vec<String>,
@@ -66,16 +72,41 @@ pub(crate) fn build(input: Input, below: &Below, settings: &Settings, runtime: &
         }
         Input::Directory(path) => (read_directory(&path, &mut upper, &mut spool)?, None),
     };
-    let mut settled = upper.settle(&below.merged)?;
-    let mut files = HashMap::new();
+    let settled = upper.settle(&below.merged)?;
+    let assumes = settled.assumes.iter().map(assume).collect();
+    let made = finish(settled, assumes, spool, below, settings, runtime)?;
+    Ok(Made { sums, entries, ..made })
+}
+
+/// Makes the layer of what is decided already, whose contents lie in layers of `below`. Blocks.
+pub(crate) fn assemble(
+    settled: Settled,
+    assumes: Vec<Assume>,
+    below: &Below,
+    settings: &Settings,
+    runtime: &Handle,
+) -> Result<Made> {
+    let entries = settled.tree.walk().count() as u64;
+    let made = finish(settled, assumes, Spool::new(&settings.stage)?, below, settings, runtime)?;
+    Ok(Made { entries, ..made })
+}
+
+fn finish(
+    mut settled: Settled,
+    assumes: Vec<Assume>,
+    mut spool: Spool,
+    below: &Below,
+    settings: &Settings,
+    runtime: &Handle,
+) -> Result<Made> {
+    let (mut files, mut kept) = (HashMap::new(), None);
     for (node, contents) in std::mem::take(&mut settled.contents) {
         let number = match contents {
             Contents::Spooled(number) => number,
-            Contents::Below(from) => below.copy(&from, &mut spool, runtime)?,
+            Contents::Below(from) => below.copy(&from, &mut spool, runtime, &mut kept)?,
         };
         files.insert(node, number);
     }
-    let assumes: Vec<Assume> = settled.assumes.iter().map(assume).collect();
     let (summary, packed) = write(&mut settled, &files, &assumes, &spool, settings)?;
     let entry = StackEntry {
         layer: summary.id,
@@ -85,7 +116,16 @@ pub(crate) fn build(input: Input, below: &Below, settings: &Settings, runtime: &
         generation: WRITER_GENERATION,
         root_opaque: settled.root_opaque,
     };
-    Ok(Made { entry, summary, assumes, warnings: settled.warnings, sums, entries, deduplicated: packed.deduplicated })
+    Ok(Made {
+        entry,
+        data_bytes: summary.data_bytes,
+        chunks: summary.chunks,
+        assumes,
+        warnings: settled.warnings,
+        sums: None,
+        entries: 0,
+        deduplicated: packed.deduplicated,
+    })
 }
 
 /// Reads a whole blob. Where the tar in it is bad because the blob is not the one it should be, that is what is said.
@@ -175,7 +215,7 @@ fn write(
     let expect = Expect { image_blocks: first_data_block + packed.blocks, first_data_block };
     erofs::check(metadata.bytes(), &expect).map_err(|e| Error::failed("the metadata that was just written", e))?;
     let (flags, sections) = properties(settled, assumes)?;
-    let part = settings.stage.join("part");
+    let part = settings.stage.join(PART);
     let summary = create(&part).and_then(|mut file| {
         let summary = sealed.finish(metadata.bytes(), flags, &sections, &mut file).map_err(failed)?;
         Ok(summary)
@@ -204,7 +244,7 @@ fn create(path: &Path) -> Result<File> {
 }
 
 /// What EROFS cannot hold is the input's fault.
-fn unwritable(error: WriteError) -> Error {
+pub(crate) fn unwritable(error: WriteError) -> Error {
     let refused = Error::refused(error.to_string());
     match &error {
         WriteError::Xattr { path, .. } | WriteError::Node { path, .. } => refused.at(path),
@@ -212,7 +252,9 @@ fn unwritable(error: WriteError) -> Error {
     }
 }
 
-/// The digest that a tar without an image goes by.
-pub(crate) fn diff_id(made: &Made) -> Option<Digest> {
-    made.sums.map(|sums| sums.diff_id)
+impl Made {
+    /// The digest that a tar goes by.
+    pub(crate) fn diff_id(&self) -> Option<Digest> {
+        self.sums.map(|sums| sums.diff_id)
+    }
 }

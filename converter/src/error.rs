@@ -96,6 +96,19 @@ impl Error {
         matches!(self, Self::Refused(_))
     }
 
+    /// Whether a file system had no room left for what was to be written.
+    pub(crate) fn is_no_room(&self) -> bool {
+        let mut next: Option<&(dyn std::error::Error + 'static)> = Some(self);
+        while let Some(error) = next {
+            let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+            if matches!(kind, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)) {
+                return true;
+            }
+            next = error.source();
+        }
+        false
+    }
+
     fn copy(&self) -> Self {
         match self {
             Self::Refused(r) => Self::Refused(Box::new(Refusal {

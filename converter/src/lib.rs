@@ -5,8 +5,11 @@
 //! * [`tar`]: a tar stream of any dialect as plain entries.
 //! * [`tree`]: a layer's entries applied to the tree below it, in overlayfs's own form.
 //! * [`pack`]: file contents to the data space, cut into chunks.
-//! * [`convert`](mod@convert): all of it in order; `publish`: the references in the store.
+//! * [`convert`](mod@convert): all of it in order, `session` layer by layer; `work`: where layers wait, and are kept for
+//!   others; `publish`: the references in the store.
+//! * `collapse`: fewer layers that show the same.
 //! * `push`: to a registry, beside the original.
+//! * [`export`](mod@export): back to an image, a tar or a directory.
 //! * [`compare`](mod@compare): whether the store shows what a source holds.
 //!
 //! A conversion is deterministic (equal input and options give equal bytes) and lossless, or the input is refused
@@ -16,21 +19,28 @@
 mod assume;
 mod below;
 mod build;
+mod collapse;
 pub mod compare;
+mod contents;
 pub mod convert;
 pub mod error;
+pub mod export;
 pub mod pack;
+pub mod progress;
 mod publish;
 mod push;
 pub mod registry;
 pub mod report;
+mod session;
 pub mod source;
-mod stage;
 pub mod tar;
 pub mod tree;
+mod work;
 
 pub use compare::{Comparison, compare};
-pub use convert::{Options, Progress, convert};
+pub use convert::{Options, convert};
 pub use error::{Error, Refusal, Result};
-pub use report::{ImageReport, LayerReport, PushReport, Report};
+pub use export::{Exported, Origin, Output, export};
+pub use progress::{Event, Progress};
+pub use report::{CollapsedLayer, CollapsedReport, ImageReport, LayerReport, PushReport, PushedImage, Report};
 pub use source::{Platforms, Source};

@@ -1,13 +1,16 @@
 //! From layers that are ready to references in the store.
 //!
 //! In this order, so that nothing names what is not there: layers, the diff references to them, chain references bottom
-//! up, the manifest, a tag. Names of images come after all of it, and are the caller's.
+//! up, their collapsed stacks, the manifest, a tag. Names of images come after all of it, and are the caller's.
 
+use crate::collapse::Collapsed;
 use crate::error::{Error, Result};
+use crate::progress::{Event, Progress};
 use crate::report::{ImageReport, LayerReport};
 use crate::source::{Image, LayerBlob};
 use blobstore::refs::{
-    Candidate, ChainLayer, Digest, ManifestChain, ManifestDoc, Refs, Stack, StackEntry, Tag, TagName, layer_key,
+    Candidate, Chain, ChainLayer, Digest, ManifestChain, ManifestDoc, Refs, Stack, StackEntry, Stacks, Tag, TagName,
+    layer_key,
 };
 use blobstore::store::{FileStore, Store, StoreError};
 use std::path::Path;
@@ -36,6 +39,7 @@ pub(crate) struct Publisher<'a> {
     /// Whether references are replaced.
     pub(crate) again: bool,
     pub(crate) tag: Option<&'a TagName>,
+    pub(crate) progress: Option<&'a Progress>,
 }
 
 impl Publisher<'_> {
@@ -54,22 +58,32 @@ impl Publisher<'_> {
             let chain = ChainLayer { chain_id, entry: layer.entry.clone() };
             self.refs.write_chains(&[chain], self.again).await.map_err(store)?;
         }
-        self.put_tag(Stack::EMPTY.with(layer.entry.clone()), Vec::new()).await
+        self.put_tag(Stack::EMPTY.with(layer.entry.clone()).into(), Vec::new()).await
     }
 
     /// Publishes an image: layers, chain references bottom up, the manifest, the tag.
-    pub(crate) async fn image(&self, image: &Image, layers: Vec<Ready>) -> Result<ImageReport> {
+    pub(crate) async fn image(
+        &self,
+        image: &Image,
+        layers: Vec<Ready>,
+        collapsed: Option<Collapsed>,
+    ) -> Result<ImageReport> {
         self.upload(&layers).await?;
         let chain_ids = chain_ids(image);
         let chain_layer =
             |(chain_id, layer): (&Digest, &Ready)| ChainLayer { chain_id: *chain_id, entry: layer.entry.clone() };
         let chain_layers: Vec<_> = chain_ids.iter().zip(&layers).map(chain_layer).collect();
-        let chains = self.refs.write_chains(&chain_layers, self.again).await.map_err(store)?;
-        let top = chains.last().map(|chain| chain.stack.clone()).unwrap_or_default();
+        let mut chains = self.refs.write_chains(&chain_layers, self.again).await.map_err(store)?;
+        if let Some(collapsed) = &collapsed {
+            self.collapsed(collapsed, &mut chains).await?;
+        }
+        let top = chains.last().map(|chain| Stacks { plain: chain.stack.clone(), collapsed: chain.collapsed.clone() });
+        let top = top.unwrap_or_default();
         let chains = chains.into_iter().zip(&image.layers).map(|(chain, layer)| ManifestChain {
             chain_id: chain.chain_id,
             diff_id: layer.diff_id,
             stack: chain.stack,
+            collapsed: chain.collapsed,
         });
         let document = ManifestDoc {
             digest: image.manifest,
@@ -83,7 +97,23 @@ impl Publisher<'_> {
             manifest: Some(image.manifest.to_string()),
             platform: Some(image.platform.to_string()),
             layers: layers.into_iter().map(|layer| layer.report).collect(),
+            collapsed: collapsed.map(|collapsed| collapsed.report),
         })
+    }
+
+    /// Publishes collapsed stacks beside the plain ones that stand.
+    async fn collapsed(&self, collapsed: &Collapsed, chains: &mut [Chain]) -> Result<()> {
+        for entry in &collapsed.layers {
+            let key = layer_key(&entry.layer);
+            self.upload_layer(&key).await.map_err(|e| Error::failed(format!("uploading {key}"), e))?;
+        }
+        for stands in self.refs.add_collapsed(&collapsed.chains, self.again).await.map_err(store)? {
+            chains
+                .iter_mut()
+                .filter(|chain| chain.chain_id == stands.chain_id)
+                .for_each(|chain| *chain = stands.clone());
+        }
+        Ok(())
     }
 
     /// Brings the staged layers to the store, and the references to them by diff id and blob digest.
@@ -92,6 +122,9 @@ impl Publisher<'_> {
         for (layer, fresh) in layers.iter().filter_map(|layer| Some((layer, layer.fresh.as_ref()?))) {
             let key = layer_key(&layer.entry.layer);
             self.upload_layer(&key).await.map_err(|e| Error::failed(format!("uploading {key}"), e))?;
+            if let Some(progress) = self.progress {
+                progress(&Event::Stored(layer.entry.size));
+            }
             if let Some((diff_id, candidate)) = &fresh.candidate {
                 self.refs.add_candidate(diff_id, candidate.clone()).await.map_err(store)?;
             }
@@ -135,9 +168,10 @@ impl Publisher<'_> {
         Ok(true)
     }
 
-    async fn put_tag(&self, stack: Stack, environment: Vec<String>) -> Result<()> {
+    async fn put_tag(&self, stacks: Stacks, environment: Vec<String>) -> Result<()> {
         let Some(TagName { kind, name, version }) = self.tag.cloned() else { return Ok(()) };
-        let tag = Tag { kind, name, version, stack, made_over: None, environment };
+        let Stacks { plain: stack, collapsed } = stacks;
+        let tag = Tag { kind, name, version, stack, collapsed, made_over: None, environment };
         self.refs.put_tag(&tag).await.map(drop).map_err(store)
     }
 }

@@ -37,6 +37,17 @@ pub struct PushReport {
     pub sent: u64,
     /// Bytes of these.
     pub bytes_sent: u64,
+    /// The manifests whose layers are ours, one a platform.
+    pub images: Vec<PushedImage>,
+}
+
+/// A manifest of converted layers in a registry.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct PushedImage {
+    /// What it runs on.
+    pub platform: String,
+    /// Its digest.
+    pub manifest: String,
 }
 
 /// One image.
@@ -50,6 +61,42 @@ pub struct ImageReport {
     pub platform: Option<String>,
     /// Its layers, bottom to top.
     pub layers: Vec<LayerReport>,
+    /// What stands beside them, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub collapsed: Option<CollapsedReport>,
+}
+
+/// The collapsed stack of an image.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct CollapsedReport {
+    /// Ids of its layers, bottom to top.
+    pub stack: Vec<String>,
+    /// Those that were made now.
+    pub layers: Vec<CollapsedLayer>,
+}
+
+/// One layer that was made of several.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct CollapsedLayer {
+    /// Id of the layer in the store.
+    pub layer: String,
+    /// Chain id up to and with the topmost layer that it stands for.
+    pub chain_id: String,
+    /// The layers that it stands for, bottom to top.
+    pub from: Vec<String>,
+    /// Names in it.
+    pub entries: u64,
+    /// Bytes of the layer files that it stands for.
+    pub bytes_in: u64,
+    /// Bytes of its layer file.
+    pub bytes_out: u64,
+    /// Chunks of data.
+    pub chunks: u32,
+    /// Bytes, as stored, of those of its chunks that the layers have too, which it stands for: a node that has them
+    /// fetches nothing.
+    pub bytes_same: u64,
+    /// How long it took.
+    pub seconds: f64,
 }
 
 /// One layer.
@@ -69,8 +116,12 @@ pub struct LayerReport {
     /// The same as references name it.
     #[serde(skip)]
     pub entry: Option<StackEntry>,
-    /// Whether the store had it already; then the numbers of the conversion are 0.
+    /// Whether it was there already, so that nothing was converted. If the store had it, the numbers of the conversion
+    /// are 0.
     pub reused: bool,
+    /// Whether it is one that no store had yet: made by a conversion that was interrupted, by one that runs beside this
+    /// one, or for another place in the same source.
+    pub resumed: bool,
     /// Entries of the tar, or names in the directory.
     pub entries: u64,
     /// Bytes of the blob; of a directory, its files in whole blocks of 4 KiB.
@@ -81,8 +132,11 @@ pub struct LayerReport {
     pub bytes_out: u64,
     /// Chunks of data.
     pub chunks: u32,
-    /// Bytes of files that share the blocks of others.
+    /// Bytes of files that share the blocks of others in the same layer: they are stored once.
     pub bytes_deduplicated: u64,
+    /// Bytes, as stored, of those of its chunks that layers below it have too: they are stored in each, and fetched and
+    /// cached once by a node.
+    pub bytes_repeated: u64,
     /// How long it took.
     pub seconds: f64,
     /// What was left out.

@@ -1,13 +1,14 @@
 //! The corpus of layer unpacking cases: each image is converted into a store of its own, its stack is decompressed with
 //! the plain `zstd` tool, mounted by the kernel, laid one over the other by overlayfs, and compared with the tree that a
-//! right tool shows. No code of ours reads the layers here.
+//! right tool shows. No code of ours reads the layers here. Each image is collapsed too, and its second stack must show
+//! the same tree.
 //!
 //! The corpus is `tests/cases` of the repository, or the directory in LAMINA_CASES. LAMINA_CASE=NAME runs one case.
 //! Needs root, python3, zstd and a kernel with EROFS and overlayfs.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-use blobstore::refs::{Refs, layer_key};
+use blobstore::refs::{Refs, Stack, layer_key};
 use blobstore::store;
 use converter::{Options, Source, convert};
 use std::path::{Path, PathBuf};
@@ -51,6 +52,7 @@ impl Drop for Mounts {
 /// Mounts a stack of layer files, given bottom to top, the way anybody could; where the tree is then.
 fn mount(layers: &[PathBuf], work: &Path, mounts: &mut Mounts) -> Result<PathBuf, String> {
     let mut lower = Vec::new();
+    std::fs::create_dir_all(work).map_err(|e| e.to_string())?;
     for (number, layer) in layers.iter().enumerate() {
         let image = work.join(format!("{number}.erofs"));
         run(Command::new("zstd").args(["-q", "-d"]).arg(layer).arg("-o").arg(&image))?;
@@ -71,13 +73,14 @@ fn mount(layers: &[PathBuf], work: &Path, mounts: &mut Mounts) -> Result<PathBuf
     Ok(at)
 }
 
-/// Converts one case; the layer files of its stack, bottom to top, or why it was refused.
-fn converted(layout: &Path, store_dir: &Path) -> Result<Vec<PathBuf>, String> {
+/// Converts one case; the layer files of its stacks, bottom to top, or why it was refused.
+fn converted(layout: &Path, store_dir: &Path) -> Result<Vec<Vec<PathBuf>>, String> {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let refs = Refs::new(store::open(&format!("file://{}", store_dir.display())).unwrap());
         let source = Source::Oci { directory: layout.to_owned(), reference: Some("case".to_owned()) };
-        let report = convert(&refs, &source, &Options::default()).await.map_err(|e| {
+        let options = Options { collapse: Some(3 << 30), ..Options::default() };
+        let report = convert(&refs, &source, &options).await.map_err(|e| {
             assert!(e.is_refusal(), "not a refusal: {e}");
             assert!(
                 !store_dir.join("refs").exists() && !store_dir.join("layers").exists(),
@@ -87,28 +90,33 @@ fn converted(layout: &Path, store_dir: &Path) -> Result<Vec<PathBuf>, String> {
         })?;
         let top = report.images[0].layers.last().unwrap().chain_id.clone().unwrap();
         let chain = refs.chain(&top.parse().unwrap()).await.unwrap().unwrap();
-        Ok(chain.stack.layers().iter().map(|entry| store_dir.join(layer_key(&entry.layer))).collect())
+        let files =
+            |stack: &Stack| stack.layers().iter().map(|entry| store_dir.join(layer_key(&entry.layer))).collect();
+        // An image of one layer has nothing to collapse.
+        let collapsed = chain.collapsed.filter(|stack| *stack != chain.stack);
+        Ok([&chain.stack].into_iter().chain(&collapsed).map(files).collect())
     })
 }
 
 fn case(name: &str, layout: &Path, expect: &Path, checker: &Path) -> Result<(), String> {
     let temp = tempfile::tempdir().unwrap();
-    let mut check = Command::new("python3");
-    check.arg(checker);
-    let mut mounts = Mounts::default();
+    let check = |arguments: &[&dyn AsRef<std::ffi::OsStr>]| {
+        let mut check = Command::new("python3");
+        run(check.arg(checker).args(arguments.iter().map(|argument| argument.as_ref()))).map(drop)
+    };
     match converted(layout, &temp.path().join("store")) {
-        Ok(layers) => {
-            let root = mount(&layers, temp.path(), &mut mounts)?;
-            check.arg(root).arg(expect).arg("--deep");
-        }
+        Ok(stacks) => stacks.iter().enumerate().try_for_each(|(number, layers)| {
+            let mut mounts = Mounts::default();
+            let root = mount(layers, &temp.path().join(format!("stack{number}")), &mut mounts)?;
+            check(&[&root, &expect, &"--deep"]).map_err(|e| format!("stack {number}: {e}"))
+        }),
         Err(refusal) => {
             println!("{name}: refused: {refusal}");
             let log = temp.path().join("log");
             std::fs::write(&log, refusal).unwrap();
-            check.arg("--refused").arg(log).arg(expect);
+            check(&[&"--refused", &log, &expect])
         }
     }
-    run(&mut check).map(drop)
 }
 
 #[test]

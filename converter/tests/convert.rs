@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod support;
+#[path = "convert/whole.rs"]
+mod whole;
 
 use blobstore::refs::{Digest, Name, TagName};
 use converter::{Options, Platforms, Report, Source};
@@ -181,7 +183,7 @@ async fn a_comparison_finds_nothing_after_a_conversion_and_a_wrong_stack_by_name
     let wrong =
         store.refs.chain(&theirs.images[0].layers[0].chain_id.as_ref().unwrap().parse().unwrap()).await.unwrap();
     let chain_id = report.images[0].layers[1].chain_id.as_ref().unwrap().parse().unwrap();
-    let wrong = blobstore::refs::Chain { chain_id, stack: wrong.unwrap().stack };
+    let wrong = blobstore::refs::Chain { chain_id, stack: wrong.unwrap().stack, collapsed: None };
     store.refs.replace_chain(&wrong).await.unwrap();
     let found = converter::compare(&store.refs, &layout.source(), &options).await.unwrap();
     let text = found.differences.join("\n");

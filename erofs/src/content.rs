@@ -6,7 +6,7 @@ use crate::BLOCK_U64;
 pub(crate) const MAX_CHUNK_BITS: u8 = 31;
 
 /// The contents of a regular file. Block numbers count from the start of the data space.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Content {
     /// Contiguous contents. Of an empty file `start` means nothing and is read back as 0.
     Plain {

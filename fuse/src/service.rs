@@ -3,7 +3,7 @@
 use crate::layers::Layers;
 use crate::node::Node;
 use crate::{Error, Kind, stack, status};
-use blobstore::refs::{Name, Stack, StackEntry};
+use blobstore::refs::{Name, Stack, StackEntry, Stacks};
 use control::v1;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,11 +19,11 @@ impl Service {
         &self.0.layers
     }
 
-    async fn resolve_within(&self, reference: &str, deadline: Duration) -> Result<Stack, Error> {
+    async fn resolve_within(&self, reference: &str, deadline: Duration) -> Result<Stacks, Error> {
         let name: Name = reference.parse().map_err(|e| Error::Invalid(format!("{e}")))?;
-        let resolved = tokio::time::timeout(deadline, self.0.refs.resolve(&name));
-        let stack = resolved.await.map_err(|_| Error::Late { what: format!("resolving {reference}"), deadline })?;
-        stack.map_err(|source| Error::Resolve { reference: reference.to_owned(), source: Box::new(source) })
+        let resolved = tokio::time::timeout(deadline, self.0.refs.resolve_stacks(&name));
+        let stacks = resolved.await.map_err(|_| Error::Late { what: format!("resolving {reference}"), deadline })?;
+        stacks.map_err(|source| Error::Resolve { reference: reference.to_owned(), source: Box::new(source) })
     }
 }
 
@@ -56,6 +56,28 @@ impl Service {
         told.await.unwrap_or_else(|e| Err(Error::system(std::io::Error::other(e))))
     }
 
+    /// The stack that a chain is to be committed with: the collapsed one where this node can use it. Opened is what the
+    /// chain adds, its topmost layer: those below were when their chains were. Of a collapsed stack, whose layers need not
+    /// have been the top of any chain, all that the plain one has not got.
+    async fn usable(&self, stacks: Stacks, until: Instant) -> Result<Stack, Status> {
+        if let Some(collapsed) = &stacks.collapsed {
+            match self.check_all(stacks.collapsed_only().chain(collapsed.layers().last()), until).await {
+                Ok(()) => return Ok(stacks.best()),
+                Err(status) if status.code() == Code::NotFound => {}
+                Err(status) => return Err(status),
+            }
+        }
+        self.check_all(stacks.plain.layers().last().into_iter(), until).await?;
+        Ok(stacks.plain)
+    }
+
+    async fn check_all(&self, layers: impl Iterator<Item = &StackEntry>, until: Instant) -> Result<(), Status> {
+        for layer in layers {
+            self.check_usable(layer, until.saturating_duration_since(Instant::now())).await?;
+        }
+        Ok(())
+    }
+
     /// Has a layer's head fetched and checked. One that this node cannot use is as good as none: whoever asks has an
     /// ordinary unpack to fall back on now, and not when a container needs the layer.
     async fn check_usable(&self, layer: &StackEntry, deadline: Duration) -> Result<(), Status> {
@@ -83,11 +105,9 @@ impl control::Daemon for Service {
             0 => self.0.config.deadline,
             ms => Duration::from_millis(ms.into()),
         };
-        let start = Instant::now();
-        let stack = self.resolve_within(&reference, deadline).await.map_err(to_status)?;
-        if let Some(top) = stack.layers().last().filter(|_| open_top) {
-            self.check_usable(top, deadline.saturating_sub(start.elapsed())).await?;
-        }
+        let until = Instant::now() + deadline;
+        let stacks = self.resolve_within(&reference, deadline).await.map_err(to_status)?;
+        let stack = if open_top { self.usable(stacks, until).await? } else { stacks.best() };
         Ok(Response::new(v1::Stack { layers: stack.layers().iter().map(layer_out).collect() }))
     }
 
@@ -115,7 +135,7 @@ impl control::Daemon for Service {
         }
         let mut stacks = Vec::new();
         for reference in &references {
-            stacks.push(self.resolve_within(reference, self.0.config.deadline).await.map_err(to_status)?);
+            stacks.push(self.resolve_within(reference, self.0.config.deadline).await.map_err(to_status)?.best());
         }
         let upper = (!upper.is_empty()).then(|| PathBuf::from(upper));
         let layers = self.mount_unless_abandoned(stacks, target.into(), upper).await.map_err(to_status)?;

@@ -142,9 +142,16 @@ impl Node {
         snapshotter.wait().unwrap();
     }
 
+    /// `lamina`, ready to run. Its work directory is the node's own: what other tests convert is not taken over.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program("lamina"));
+        command.arg("--config").arg(self.config()).args(arguments).env("TMPDIR", self.new_dir("work"));
+        command
+    }
+
     /// Runs `lamina`.
     pub fn lamina(&self, arguments: &[&str]) -> Output {
-        Command::new(program("lamina")).arg("--config").arg(self.config()).args(arguments).output().unwrap()
+        self.command(arguments).output().unwrap()
     }
 
     /// Runs `lamina`, which must succeed, and gives its stdout.

@@ -2,7 +2,7 @@
 
 use crate::front::{Answer, Front};
 use crate::image::{Image, tar};
-use crate::node::{self, Node};
+use crate::node::Node;
 use crate::tree::noise;
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -153,24 +153,18 @@ pub fn layers(report: &Value) -> Vec<String> {
 /// What the layout's own conversion gives.
 pub fn expected(node: &Node, layout: &Path) -> Vec<String> {
     let store = format!("file://{}", node.path("expected").display());
-    layers(&node.json(&["--store", &store, "convert", &format!("oci:{}", layout.display())]))
+    layers(&node.json(&["--store", &store, "convert", "--again", &format!("oci:{}", layout.display())]))
 }
 
 /// `lamina` with the credentials that `docker` (a directory) holds, and no others.
 pub fn lamina(node: &Node, docker: &Path, arguments: &[&str]) -> Output {
     let path = format!("{}:{}", docker.display(), std::env::var("PATH").unwrap());
-    Command::new(node::program("lamina"))
-        .arg("--config")
-        .arg(node.config())
-        .args(arguments)
-        .env("DOCKER_CONFIG", docker)
-        .env("HOME", "/nonexistent")
-        .env("PATH", path)
-        .env_remove("REGISTRY_AUTH_FILE")
-        .env_remove("XDG_RUNTIME_DIR")
-        .env_remove("XDG_CONFIG_HOME")
-        .output()
-        .unwrap()
+    let mut command = node.command(arguments);
+    command.env("DOCKER_CONFIG", docker).env("HOME", "/nonexistent").env("PATH", path);
+    for name in ["REGISTRY_AUTH_FILE", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"] {
+        command.env_remove(name);
+    }
+    command.output().unwrap()
 }
 
 /// What a program said on stderr.

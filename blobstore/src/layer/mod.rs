@@ -3,7 +3,7 @@
 //! * [`mod@format`]: the specification: where each byte stands, with its encoder and decoder.
 //! * [`Index`]: the table in front of a layer file, validated; answers where each chunk lies.
 //! * [`Writer`]: chunks in order, then the metadata, to a layer file; the same bytes on any number of threads.
-//! * [`decode`], [`read_head`], [`read_head_file`], [`parse_head`]: stored bytes to content, verified before they are decompressed.
+//! * [`decode`], [`read_index`], [`read_head`], [`read_head_file`], [`parse_head`]: stored bytes to content, verified before they are decompressed.
 //! * [`verify_file`], [`verify_object`]: every byte of a layer read again.
 //!
 //! Invariants: no stored byte reaches the decompressor before its BLAKE3 matched the index; every number of an index is
@@ -26,6 +26,6 @@ pub use format::{ChunkEntry, Flags, WRITER_GENERATION};
 pub use id::{LayerId, ParseIdError};
 pub use index::{Index, Located};
 pub use map::map_file;
-pub use read::{Head, decode, parse_head, read_head, read_head_file};
+pub use read::{Head, decode, parse_head, read_head, read_head_file, read_index};
 pub use verify::{Verified, verify_file, verify_object};
 pub use write::{Options, Sealed, Section, Summary, Writer};

@@ -51,16 +51,26 @@ pub fn read_head_file(path: &Path) -> Result<Head> {
 /// more for the rest where it is too small, three where it is not known. Of the layer `expect` only, where given; then
 /// nothing but the index itself (1 GiB at most) is fetched on the word of bytes that are not verified.
 pub async fn read_head(store: &dyn Store, key: &str, expect: Option<&LayerId>, head_len: Option<u64>) -> Result<Head> {
-    let first = head_len.unwrap_or(0).max(format::PROBE as u64);
-    let mut bytes = extend(store, key, Bytes::new(), first).await?;
-    bytes = extend(store, key, bytes.clone(), frame_len(&bytes, expect)?).await?;
-    let index = parse_index(&bytes, expect)?;
+    let (index, mut bytes) = index_and_more(store, key, expect, head_len.unwrap_or(0)).await?;
     bytes = extend(store, key, bytes, index.head_len()).await?;
     off_the_runtime(move || {
         let metadata = decode_metadata(&index, &bytes)?;
         Ok(Head { index, metadata })
     })
     .await
+}
+
+/// The index of the layer at `key`, without the metadata: as [`read_head`] otherwise.
+pub async fn read_index(store: &dyn Store, key: &str, expect: Option<&LayerId>) -> Result<Index> {
+    index_and_more(store, key, expect, 0).await.map(|(index, _)| index)
+}
+
+/// The index, and the first bytes of the object, `first` of them or what the index needs.
+async fn index_and_more(store: &dyn Store, key: &str, expect: Option<&LayerId>, first: u64) -> Result<(Index, Bytes)> {
+    let mut bytes = extend(store, key, Bytes::new(), first.max(format::PROBE as u64)).await?;
+    bytes = extend(store, key, bytes.clone(), frame_len(&bytes, expect)?).await?;
+    let index = parse_index(&bytes, expect)?;
+    Ok((index, bytes))
 }
 
 /// `bytes`, which are the object's first, made `length` long with one more request where they are shorter.

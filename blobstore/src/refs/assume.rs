@@ -31,6 +31,8 @@ pub enum Assumed {
     Directory(Attributes),
     /// A file of which the layer has a copy, and nothing is said of what it was: holds nowhere else.
     Copied,
+    /// Exactly the tree that the layer was made over: it is several layers made one, and holds nowhere else.
+    Collapsed,
     /// An assumption of a kind that this build does not know: holds nowhere.
     #[serde(other)]
     Unknown,

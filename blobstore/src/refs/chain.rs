@@ -11,6 +11,9 @@ pub struct Chain {
     pub chain_id: Digest,
     /// Its stack, bottom to top; never empty.
     pub stack: Stack,
+    /// Another stack that shows the same with fewer layers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub collapsed: Option<Stack>,
 }
 
 /// One layer of an image that is to get its chain reference.
@@ -49,14 +52,17 @@ impl Refs {
         }
     }
 
-    /// The reference of a chain id; one with a revoked layer counts as absent.
+    /// The reference of a chain id; one with a revoked layer counts as absent, and so does a collapsed stack with one.
     pub async fn chain(&self, chain_id: &Digest) -> Result<Option<Chain>> {
         let Some(mut chain) = self.stored_chain(chain_id).await? else {
             return Ok(None);
         };
         chain.stack = chain.stack.understood()?;
         match self.revoked_layer(&chain.stack).await? {
-            None => Ok(Some(chain)),
+            None => {
+                chain.collapsed = self.usable(chain.collapsed).await?;
+                Ok(Some(chain))
+            }
             Some(layer) => {
                 tracing::warn!(%chain_id, %layer, "a chain reference names a revoked layer: taken as absent");
                 Ok(None)
@@ -88,14 +94,20 @@ impl Refs {
     }
 
     /// Writes the references of a whole image, bottom up, and gives those that stand then. Each layer lies on the
-    /// stack that *stands* for the chain below it, whoever wrote that. All layers must be in the store already.
+    /// stack that *stands* for the chain below it, whoever wrote that. A collapsed stack goes where the stack that it
+    /// was made of goes. All layers must be in the store already.
     pub async fn write_chains(&self, layers: &[ChainLayer], again: bool) -> Result<Vec<Chain>> {
         let mut chains = Vec::with_capacity(layers.len());
         let mut below = Stack::EMPTY;
         for layer in layers {
-            let chain = Chain { chain_id: layer.chain_id, stack: below.with(layer.entry.clone()) };
+            let stack = below.with(layer.entry.clone());
+            let mut chain = Chain { chain_id: layer.chain_id, stack, collapsed: None };
             let stands = match again {
-                true => self.replace_chain(&chain).await?,
+                true => {
+                    let before = self.chain(&chain.chain_id).await.ok().flatten();
+                    chain.collapsed = before.filter(|b| b.stack == chain.stack).and_then(|b| b.collapsed);
+                    self.replace_chain(&chain).await?
+                }
                 false => self.create_chain(&chain).await?,
             };
             below = stands.stack.clone();

@@ -78,17 +78,17 @@ impl Refs {
         Ok(Some(diff))
     }
 
-    /// Adds a candidate to a diff id's reference. Two writers at once can lose one of theirs, which costs a
-    /// conversion later and nothing else.
+    /// Adds a candidate to a diff id's reference. Of two writers at once the first stands, where there was none; later one
+    /// of theirs can be lost, which costs a conversion and nothing else.
     pub async fn add_candidate(&self, diff_id: &Digest, candidate: Candidate) -> Result<()> {
         let key = Diff::key(diff_id);
-        let mut kept = match self.read::<Kept>(&key).await? {
-            Some(document) if document.body.diff_id == *diff_id => document.body,
-            Some(document) => return Err(Error::malformed(&key, format!("it is about {}", document.body.diff_id))),
-            None => Kept { diff_id: *diff_id, candidates: Vec::new() },
-        };
         let refused = |e: serde_json::Error| Error::Refused { key: key.clone(), what: e.to_string() };
         let candidate = serde_json::to_value(candidate).map_err(refused)?;
+        let first = Kept { diff_id: *diff_id, candidates: vec![candidate.clone()] };
+        let mut kept = self.create_or_take(&key, &first).await?.body;
+        if kept.diff_id != *diff_id {
+            return Err(Error::malformed(&key, format!("it is about {}", kept.diff_id)));
+        }
         if kept.candidates.contains(&candidate) {
             return Ok(());
         }

@@ -1,11 +1,11 @@
 //! Converted manifests, and the blobs of an image that are kept as they are: index, manifest, config.
 
 use super::error::{Error, Result};
-use super::{Digest, Refs, Stack};
+use super::{Digest, Platform, Refs, Stack, Stacks};
 use crate::store::StoreError;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use std::fmt;
+use std::collections::HashSet;
 
 /// Body of `manifests/sha256/<hex>`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,49 +29,9 @@ pub struct ManifestChain {
     pub diff_id: Digest,
     /// The stack that stood for the chain id when the manifest was written.
     pub stack: Stack,
-}
-
-/// A platform, in the words of the OCI specifications (GOOS, GOARCH).
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Platform {
-    /// `linux`
-    pub os: String,
-    /// `amd64`, `arm64` …
-    pub architecture: String,
-    /// `v7`, `v8` …
+    /// One of fewer layers that showed the same then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub variant: Option<String>,
-}
-
-impl Platform {
-    /// This machine's.
-    pub fn host() -> Self {
-        let architecture = match std::env::consts::ARCH {
-            "x86_64" => "amd64",
-            "aarch64" => "arm64",
-            "x86" => "386",
-            "powerpc64" => "ppc64le",
-            "loongarch64" => "loong64",
-            other => other,
-        };
-        Self { os: std::env::consts::OS.to_owned(), architecture: architecture.to_owned(), variant: None }
-    }
-
-    /// Whether what is made for `self` runs on `on`. A variant that one of them leaves open fits.
-    pub fn fits(&self, on: &Self) -> bool {
-        let variant = match (&self.variant, &on.variant) {
-            (Some(a), Some(b)) => a == b,
-            _ => true,
-        };
-        self.os == on.os && self.architecture == on.architecture && variant
-    }
-}
-
-impl fmt::Display for Platform {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.os, self.architecture)?;
-        self.variant.iter().try_for_each(|v| write!(f, "/{v}"))
-    }
+    pub collapsed: Option<Stack>,
 }
 
 /// As much of an OCI index (or a Docker manifest list) as is needed to choose from it.
@@ -86,6 +46,15 @@ struct Descriptor {
     platform: Option<Platform>,
 }
 
+/// What a digest stands for in a store.
+enum Found {
+    Manifest(Box<ManifestDoc>),
+    Index(Index),
+}
+
+/// How deep indexes may nest.
+const DEPTH_MAX: usize = 4;
+
 impl ManifestDoc {
     /// Key of a converted manifest.
     pub fn key(digest: &Digest) -> String {
@@ -95,6 +64,11 @@ impl ManifestDoc {
     /// The stack of the whole image.
     pub fn stack(&self) -> Option<&Stack> {
         self.chains.last().map(|c| &c.stack)
+    }
+
+    /// Both stacks of the whole image.
+    pub fn stacks(&self) -> Option<Stacks> {
+        self.chains.last().map(|c| Stacks { plain: c.stack.clone(), collapsed: c.collapsed.clone() })
     }
 }
 
@@ -124,31 +98,64 @@ impl Refs {
         }
     }
 
-    /// Digest of the converted manifest for this platform that `digest` stands for: itself, or one of the index that it
-    /// names. `None`: neither is in the store.
+    /// The converted manifest for this platform that `digest` stands for: itself, or one of the index that it names.
+    /// `None`: neither is in the store.
     pub async fn choose_manifest(&self, digest: &Digest) -> Result<Option<ManifestDoc>> {
-        if let Some(manifest) = self.manifest(digest).await? {
-            return Ok(Some(manifest));
-        }
-        let Some(blob) = self.blob(digest).await? else {
-            return Ok(None);
-        };
-        // A manifest, too, can lie here without having been converted.
-        let Ok(index) = serde_json::from_slice::<Index>(&blob) else {
-            return Ok(None);
-        };
-        let fits = |d: &&Descriptor| d.platform.as_ref().is_some_and(|p| p.fits(&self.platform));
-        let Some(chosen) = index.manifests.iter().find(fits) else {
-            return Err(Error::not_found(digest, format!("the index has no manifest for {}", self.platform)));
-        };
-        let malformed = |e| Error::malformed(&blob_key(digest), e);
-        let chosen = chosen.digest.parse().map_err(malformed)?;
-        match self.manifest(&chosen).await? {
-            Some(manifest) => Ok(Some(manifest)),
-            None => {
-                Err(Error::not_found(digest, format!("its manifest for {}, {chosen}, is not converted", self.platform)))
+        Ok(self.way_to_manifest(digest).await?.map(|(manifest, _)| manifest))
+    }
+
+    /// The same, with the indexes on the way, from `digest` on. The choice among the manifests of an index is the one
+    /// that containerd makes, whether it was converted or not.
+    pub async fn way_to_manifest(&self, digest: &Digest) -> Result<Option<(ManifestDoc, Vec<Digest>)>> {
+        let mut seen = HashSet::new();
+        // What is left to try, the best last: a digest, whether its descriptor says that it runs here, the indexes above.
+        let mut open: Vec<(Digest, bool, Vec<Digest>)> = vec![(*digest, true, Vec::new())];
+        while let Some((at, said, mut way)) = open.pop() {
+            if way.len() > DEPTH_MAX || !seen.insert(at) {
+                continue;
+            }
+            match self.index_or_manifest(&at).await? {
+                Some(Found::Manifest(manifest)) if said || manifest.platform.fits(&self.platform) => {
+                    return Ok(Some((*manifest, way)));
+                }
+                Some(Found::Index(index)) => {
+                    way.push(at);
+                    for (descriptor, said) in self.fitting(index).into_iter().rev() {
+                        let next = descriptor.digest.parse().map_err(|e| Error::malformed(&blob_key(&at), e))?;
+                        open.push((next, said, way.clone()));
+                    }
+                }
+                None if way.is_empty() => return Ok(None),
+                None if said => {
+                    let what = format!("its manifest for {}, {at}, is not converted", self.platform);
+                    return Err(Error::not_found(digest, what));
+                }
+                _ => {}
             }
         }
+        Err(Error::not_found(digest, format!("the index has no converted manifest for {}", self.platform)))
+    }
+
+    /// What of an index may run here, the best first; whether its descriptor says that it does.
+    fn fitting(&self, index: Index) -> Vec<(Descriptor, bool)> {
+        let distance = |d: Descriptor| match d.platform.as_ref().map(|platform| platform.distance(&self.platform)) {
+            Some(None) => None,
+            Some(Some(distance)) => Some((distance, true, d)),
+            None => Some((u32::MAX, false, d)),
+        };
+        let mut fitting: Vec<_> = index.manifests.into_iter().filter_map(distance).collect();
+        // Stable: of equals the first. Those that say nothing come last.
+        fitting.sort_by_key(|(distance, ..)| *distance);
+        fitting.into_iter().map(|(_, said, descriptor)| (descriptor, said)).collect()
+    }
+
+    async fn index_or_manifest(&self, digest: &Digest) -> Result<Option<Found>> {
+        if let Some(manifest) = self.manifest(digest).await? {
+            return Ok(Some(Found::Manifest(Box::new(manifest))));
+        }
+        // A manifest, too, can lie here without having been converted.
+        let blob = self.blob(digest).await?;
+        Ok(blob.and_then(|blob| serde_json::from_slice(&blob).ok()).map(Found::Index))
     }
 
     /// An index, manifest or config, verified.

@@ -14,7 +14,8 @@
 //! | `revoked/<layer id>` | [`Revocation`] | a layer that gets no new mount |
 //!
 //! All but `format`, layers, blobs and `latest` hints are [`envelope`]s. A reference is a *resolved* stack: all
-//! thinking is done when it is written, and one lookup serves a mount. References are prefix-closed, that is, written
+//! thinking is done when it is written, and one lookup serves a mount. Beside it can stand a collapsed one, which shows
+//! the same with fewer layers ([`Stacks`]). References are prefix-closed, that is, written
 //! bottom up ([`Refs::write_chains`]). Nothing needs compare-and-swap: objects are created if absent (a loser takes
 //! the winner's), and movable names are series of exclusively created objects of which the highest wins
 //! (`series.rs`). A process never accepts a lower sequence than it has seen for a key.
@@ -24,6 +25,7 @@
 
 mod assume;
 mod chain;
+mod collapsed;
 mod diff;
 mod digest;
 pub mod envelope;
@@ -37,6 +39,7 @@ mod manifest;
 mod memory;
 mod name;
 mod objects;
+mod platform;
 mod resolve;
 mod revoked;
 mod series;
@@ -47,13 +50,15 @@ mod tests;
 
 pub use assume::{Assume, Assumed, Attributes};
 pub use chain::{Chain, ChainLayer};
+pub use collapsed::Stacks;
 pub use diff::{Candidate, Diff, LayerDigest};
 pub use digest::{Digest, ParseDigestError};
 pub use error::{Error, Result};
 pub use image::Image;
 pub use image_name::ImageName;
-pub use manifest::{ManifestChain, ManifestDoc, Platform};
+pub use manifest::{ManifestChain, ManifestDoc};
 pub use name::{Name, NameError};
+pub use platform::Platform;
 pub use revoked::Revocation;
 pub use stack::{Stack, StackEntry};
 pub use tag::{MadeOver, Tag, TagKind, TagName};

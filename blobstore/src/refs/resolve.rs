@@ -1,19 +1,25 @@
 //! From a name to the stack it stands for.
 
 use super::error::{Error, Result};
-use super::{Digest, ImageName, Name, Refs, Stack, StackEntry, TagName, layer_key};
+use super::{Digest, ImageName, Name, Refs, Stack, StackEntry, Stacks, TagName, layer_key};
 use crate::layer::LayerId;
 use crate::store::StoreError;
 
 impl Refs {
-    /// The stack that a reference stands for, none of whose layers is revoked or of an unknown version.
+    /// The stack to mount for a reference; see [`Self::resolve_stacks`].
+    pub async fn resolve(&self, name: &Name) -> Result<Stack> {
+        self.resolve_stacks(name).await.map(Stacks::best)
+    }
+
+    /// What a reference stands for: stacks none of whose layers is revoked or of an unknown version. A collapsed one that
+    /// is not so counts as absent.
     ///
     /// A layer by its id gives an entry in which only id and size are known. [`Name::File`] is an error: a file on
     /// this machine is opened, not resolved.
-    pub async fn resolve(&self, name: &Name) -> Result<Stack> {
-        let stack = match name {
-            Name::Layer(layer) => self.resolve_layer(layer).await?,
-            Name::LayerPrefix(start) => self.resolve_layer(&self.layer_with(start).await?).await?,
+    pub async fn resolve_stacks(&self, name: &Name) -> Result<Stacks> {
+        let Stacks { plain, collapsed } = match name {
+            Name::Layer(layer) => self.resolve_layer(layer).await?.into(),
+            Name::LayerPrefix(start) => self.resolve_layer(&self.layer_with(start).await?).await?.into(),
             Name::Tag(tag) => self.resolve_tag(tag).await?,
             Name::Image(image) => self.resolve_image(image).await?,
             Name::Digest(digest) => self.resolve_digest(digest).await?,
@@ -22,9 +28,9 @@ impl Refs {
                 return Err(Error::LocalFile { path });
             }
         };
-        let stack = stack.understood()?;
-        match self.revoked_layer(&stack).await? {
-            None => Ok(stack),
+        let plain = plain.understood()?;
+        match self.revoked_layer(&plain).await? {
+            None => Ok(Stacks { plain, collapsed: self.usable(collapsed).await? }),
             Some(layer) => Err(Error::Revoked { name: name.to_string(), layer }),
         }
     }
@@ -59,22 +65,20 @@ impl Refs {
         }
     }
 
-    async fn resolve_tag(&self, tag: &TagName) -> Result<Stack> {
+    async fn resolve_tag(&self, tag: &TagName) -> Result<Stacks> {
         match self.tag(tag).await? {
-            Some(found) => Ok(found.stack),
+            Some(found) => Ok(Stacks { plain: found.stack, collapsed: found.collapsed }),
             None => Err(Error::not_found(format!("tag:{tag}"), format!("no such tag in {}", self.place()))),
         }
     }
 
-    async fn resolve_image(&self, image: &ImageName) -> Result<Stack> {
+    async fn resolve_image(&self, image: &ImageName) -> Result<Stacks> {
         let name = format!("image:{image}");
         let Some(digest) = self.image(image).await? else {
             return Err(Error::not_found(name, format!("no such image in {}", self.place())));
         };
         match self.choose_manifest(&digest).await? {
-            Some(manifest) => {
-                manifest.stack().cloned().ok_or_else(|| Error::not_found(name, "the image has no layers"))
-            }
+            Some(manifest) => manifest.stacks().ok_or_else(|| Error::not_found(name, "the image has no layers")),
             None => Err(Error::not_found(
                 name,
                 format!("{digest}, which it stands for, is not converted in {}", self.store.url()),
@@ -84,19 +88,19 @@ impl Refs {
 
     /// A chain id first: that is what containerd asks for with every unpack. The rest is asked for at once, so that an
     /// image that is not converted costs two or three round trips a layer and not five.
-    async fn resolve_digest(&self, digest: &Digest) -> Result<Stack> {
+    async fn resolve_digest(&self, digest: &Digest) -> Result<Stacks> {
         if let Some(chain) = self.stored_chain(digest).await? {
-            return Ok(chain.stack);
+            return Ok(Stacks { plain: chain.stack, collapsed: chain.collapsed });
         }
         let (manifest, diff) = tokio::join!(self.choose_manifest(digest), self.resolve_diff(digest));
         if let Some(manifest) = manifest? {
-            return manifest.stack().cloned().ok_or_else(|| Error::not_found(digest, "the image has no layers"));
+            return manifest.stacks().ok_or_else(|| Error::not_found(digest, "the image has no layers"));
         }
         let nothing = || {
             let store = self.store.url();
             Error::not_found(digest, format!("neither chain id, manifest, layer nor diff id in {store}"))
         };
-        diff?.ok_or_else(nothing)
+        diff?.map(Stacks::from).ok_or_else(nothing)
     }
 
     /// The layer of a layer digest or diff id, alone.

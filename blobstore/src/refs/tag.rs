@@ -57,6 +57,9 @@ pub struct Tag {
     pub version: String,
     /// Its layers, bottom to top. A base's are a whole file system; a workspace's or toolkit's lie on a base.
     pub stack: Stack,
+    /// Another stack that shows the same with fewer layers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub collapsed: Option<Stack>,
     /// What the layers were made over, where they were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_over: Option<MadeOver>,

@@ -34,7 +34,7 @@ fn stack(layers: &[u8]) -> Stack {
 }
 
 fn chain(name: &str, layers: &[u8]) -> Chain {
-    Chain { chain_id: Digest::of(name.as_bytes()), stack: stack(layers) }
+    Chain { chain_id: Digest::of(name.as_bytes()), stack: stack(layers), collapsed: None }
 }
 
 fn image(name: &str) -> ImageName {
@@ -257,6 +257,7 @@ fn manifest(digest: Digest, architecture: &str, layers: &[u8]) -> ManifestDoc {
             chain_id: Digest::of(b"chain"),
             diff_id: Digest::of(b"diff"),
             stack: stack(layers),
+            collapsed: None,
         }],
     }
 }
@@ -284,6 +285,36 @@ async fn an_image_of_many_platforms_gives_this_platforms_stack() {
     assert!(error.to_string().contains("linux/riscv64"), "{error}");
     refs.put_manifest(&manifest(amd, "amd64", &[3])).await.unwrap();
     assert_eq!(refs.resolve(&name("x")).await.unwrap(), stack(&[3]));
+}
+
+#[tokio::test]
+async fn the_best_variant_is_chosen_also_in_an_index_of_an_index_and_where_only_the_config_names_the_platform() {
+    let store = store();
+    let (v6, v7, s390x, amd) = (Digest::of(b"v6"), Digest::of(b"v7"), Digest::of(b"s390x"), Digest::of(b"amd"));
+    let arm = |variant: &str| json!({"os": "linux", "architecture": "arm", "variant": variant});
+    let refs = refs(&store);
+    let put = async |index: serde_json::Value| refs.put_blob(index.to_string().into()).await.unwrap();
+    let inner =
+        put(json!({"manifests": [{"digest": s390x}, {"digest": amd}, {"digest": Digest::of(b"signature")}]})).await;
+    let outer = json!({"manifests": [
+        {"digest": inner}, {"digest": v6, "platform": arm("v6")}, {"digest": v7, "platform": arm("v7")},
+    ]});
+    let outer = put(outer).await;
+    for (digest, architecture) in [(v6, "arm"), (s390x, "s390x"), (amd, "amd64")] {
+        refs.put_manifest(&manifest(digest, architecture, &[1])).await.unwrap();
+    }
+    let on = |architecture: &str| Refs::new(store.clone()).with_platform(platform(architecture));
+    let way = on("amd64").way_to_manifest(&outer).await.unwrap().unwrap();
+    assert_eq!((way.0.digest, way.1), (amd, vec![outer, inner]));
+    let way = on("s390x").way_to_manifest(&outer).await.unwrap().unwrap();
+    assert_eq!(way.0.digest, s390x);
+    // containerd would run v7: another that happens to be converted is no answer.
+    let error = on("arm").way_to_manifest(&outer).await.unwrap_err();
+    assert!(error.is_not_converted() && error.to_string().contains(&v7.to_string()), "{error}");
+    refs.put_manifest(&manifest(v7, "arm", &[1])).await.unwrap();
+    assert_eq!(on("arm").way_to_manifest(&outer).await.unwrap().unwrap().0.digest, v7);
+    let error = on("riscv64").way_to_manifest(&outer).await.unwrap_err();
+    assert!(error.is_not_converted() && error.to_string().contains("linux/riscv64"), "{error}");
 }
 
 #[tokio::test]
@@ -366,6 +397,7 @@ async fn tags_stand_for_stacks() {
         name: "team/w".into(),
         version: "1".into(),
         stack: stack(&[5]),
+        collapsed: None,
         made_over: Some(MadeOver { name: Some("tag:base/b:1".into()), stack: stack(&[1]) }),
         environment: vec!["A=b".into()],
     };
@@ -386,7 +418,8 @@ async fn tags_stand_for_stacks() {
 async fn a_stack_with_a_layer_of_a_later_version_counts_as_not_converted() {
     let store = store();
     let id = Digest::of(b"a");
-    let later = Chain { chain_id: id, stack: vec![entry(1), StackEntry { format: 2, ..entry(2) }].into() };
+    let of_a_later_version = vec![entry(1), StackEntry { format: 2, ..entry(2) }];
+    let later = Chain { chain_id: id, stack: of_a_later_version.into(), collapsed: None };
     refs(&store).create_chain(&later).await.unwrap();
     for error in
         [refs(&store).chain(&id).await.unwrap_err(), refs(&store).resolve(&Name::Digest(id)).await.unwrap_err()]
@@ -411,4 +444,70 @@ async fn a_candidate_that_only_a_newer_build_can_judge_survives_an_older_writer(
     let stored = store.objects.lock().unwrap()[&key].clone();
     let payload: serde_json::Value = serde_json::from_slice(&envelope::payload(&key, &stored).unwrap()).unwrap();
     assert_eq!(payload["candidates"][0], newer);
+}
+
+fn collapsed(name: &str, layers: &[u8], collapsed: &[u8]) -> Chain {
+    Chain { collapsed: Some(stack(collapsed)), ..chain(name, layers) }
+}
+
+#[tokio::test]
+async fn a_collapsed_stack_is_added_beside_the_plain_one_and_is_what_is_mounted() {
+    let store = store();
+    let refs = refs(&store);
+    refs.create_chain(&chain("a", &[1, 2, 3])).await.unwrap();
+    let id = Digest::of(b"a");
+    assert_eq!(refs.add_collapsed(&[collapsed("a", &[1, 2, 3], &[9, 3])], false).await.unwrap().len(), 1);
+    let stacks = refs.resolve_stacks(&Name::Digest(id)).await.unwrap();
+    assert_eq!((&stacks.plain, stacks.collapsed.as_ref()), (&stack(&[1, 2, 3]), Some(&stack(&[9, 3]))));
+    assert_eq!(stacks.collapsed_only().collect::<Vec<_>>(), [&entry(9)]);
+    assert_eq!(refs.resolve(&Name::Digest(id)).await.unwrap(), stack(&[9, 3]));
+    // One that is there stays, unless it is to be made again; so does one of another stack.
+    for (other, again, stands) in [
+        (collapsed("a", &[1, 2, 3], &[8]), false, &[9, 3][..]),
+        (collapsed("a", &[1, 2, 4], &[8]), true, &[9, 3]),
+        (collapsed("a", &[1, 2, 3], &[8]), true, &[8]),
+    ] {
+        let stand = refs.add_collapsed(&[other], again).await.unwrap();
+        assert_eq!(stand, [collapsed("a", &[1, 2, 3], stands)]);
+        assert_eq!(refs.chain(&id).await.unwrap().unwrap(), stand[0]);
+    }
+    assert_eq!(refs.add_collapsed(&[collapsed("b", &[1], &[8])], false).await.unwrap(), [], "no chain is made by it");
+}
+
+#[tokio::test]
+async fn a_chain_written_again_keeps_its_collapsed_stack_where_its_layers_are_the_same() {
+    let store = store();
+    let refs = refs(&store);
+    let layers = |ids: &[u8]| -> Vec<ChainLayer> {
+        let layer = |n: &u8| ChainLayer { chain_id: Digest::of(&[ids.len() as u8, *n]), entry: entry(*n) };
+        ids.iter().map(layer).collect()
+    };
+    let made = refs.write_chains(&layers(&[1, 2]), false).await.unwrap().remove(1);
+    refs.add_collapsed(&[Chain { collapsed: Some(stack(&[9])), ..made.clone() }], false).await.unwrap();
+    let again = refs.write_chains(&layers(&[1, 2]), true).await.unwrap();
+    assert_eq!((again[0].collapsed.as_ref(), again[1].collapsed.as_ref()), (None, Some(&stack(&[9]))));
+    let other = [layers(&[1, 2])[0].clone(), ChainLayer { entry: entry(3), ..layers(&[1, 2])[1].clone() }];
+    assert_eq!(refs.write_chains(&other, true).await.unwrap()[1].collapsed, None);
+}
+
+#[tokio::test]
+async fn a_collapsed_stack_that_is_revoked_or_of_a_later_version_counts_as_absent() {
+    let store = store();
+    let id = Digest::of(b"a");
+    let later = vec![StackEntry { format: 2, ..entry(9) }].into();
+    let bad = [Some(later), Some(Stack::EMPTY), Some(stack(&[8]))];
+    let writer = refs(&store);
+    writer.revoke(&layer(8), "made of a bad layer").await.unwrap();
+    for bad in bad {
+        writer.replace_chain(&Chain { collapsed: bad, ..chain("a", &[1, 2]) }).await.unwrap();
+        let reader = refs(&store);
+        assert_eq!(reader.resolve(&Name::Digest(id)).await.unwrap(), stack(&[1, 2]));
+        assert_eq!(reader.chain(&id).await.unwrap().unwrap().collapsed, None);
+    }
+    // The collapsed stack has the files of the plain one.
+    writer.replace_chain(&collapsed("a", &[1, 2], &[9])).await.unwrap();
+    writer.revoke(&layer(2), "a secret in it").await.unwrap();
+    let reader = refs(&store);
+    assert!(matches!(reader.resolve(&Name::Digest(id)).await, Err(Error::Revoked { .. })));
+    assert_eq!(reader.chain(&id).await.unwrap(), None);
 }

@@ -7,7 +7,8 @@ use crate::output;
 use crate::registries;
 use blobstore::refs::ImageName;
 use control::causes;
-use converter::{LayerReport, Options, Report, Source};
+use converter::{CollapsedLayer, Event, LayerReport, Options, Report, Source};
+use indicatif::ProgressBar;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::runtime::Runtime;
@@ -15,17 +16,26 @@ use tokio::runtime::Runtime;
 pub(super) fn run(context: &Context, runtime: &Runtime, arguments: &Convert) -> Result<(), Failure> {
     let source: Source = arguments.source.parse().map_err(|e| Failure::usage(format!("{e}")))?;
     not_yet(arguments)?;
-    if arguments.push.is_some() && matches!(source, Source::Tar(_) | Source::Directory(_)) {
+    let is_single = matches!(source, Source::Tar(_) | Source::Directory(_));
+    if arguments.collapse.is_some() && is_single {
+        return Err(Failure::usage("--collapse is for images: a tar or a directory is one layer already"));
+    }
+    if arguments.push.is_some() && is_single {
         let text = "--push pushes images: a tar or a directory has no original that others could run";
         return Err(Failure::usage(text));
     }
-    if arguments.name.is_some() && matches!(source, Source::Tar(_) | Source::Directory(_)) {
+    if arguments.name.is_some() && is_single {
         let text = "--name names images; name the layer of a tar or a directory with --tag KIND/NAME:VERSION";
         return Err(Failure::usage(text));
     }
-    let options = options(context, arguments)?;
+    let mut options = options(context, arguments)?;
+    let (bar, lines) = (output::bar(0, ""), !context.json);
+    let shown = bar.clone();
+    options.progress = Some(Arc::new(move |event: &Event<'_>| show(&shown, lines, event)));
     let refs = context.refs()?;
-    let report = runtime.block_on(converter::convert(&refs, &source, &options)).map_err(failure)?;
+    let done = runtime.block_on(converter::convert(&refs, &source, &options));
+    bar.finish_and_clear();
+    let report = done.map_err(failure)?;
     if context.json {
         return output::json(&report);
     }
@@ -35,11 +45,7 @@ pub(super) fn run(context: &Context, runtime: &Runtime, arguments: &Convert) -> 
 
 /// Understood by scripts that are written for what is to come: they get a clear word.
 fn not_yet(arguments: &Convert) -> Result<(), Failure> {
-    let given = [
-        ("--collapse", arguments.collapse.is_some()),
-        ("--profile", arguments.profile.is_some()),
-        ("--output", arguments.output.is_some()),
-    ];
+    let given = [("--profile", arguments.profile.is_some()), ("--output", arguments.output.is_some())];
     match given.iter().find(|(_, is)| *is) {
         Some((option, _)) => Err(Failure::failed(format!("{option} is not built yet; the README says what is"))),
         None => Ok(()),
@@ -93,11 +99,33 @@ fn options(context: &Context, arguments: &Convert) -> Result<Options, Failure> {
     if let Some(platform) = &arguments.platform {
         options.platforms = platform.parse().map_err(|e| usage(&e))?;
     }
+    options.collapse = arguments.collapse;
     options.jobs = arguments.jobs.map_or(0, usize::from);
-    if !context.json {
-        options.progress = Some(Arc::new(|layer: &LayerReport| line(layer)));
-    }
     Ok(options)
+}
+
+/// The bar says what is under way; lines say what is done.
+fn show(bar: &ProgressBar, lines: bool, event: &Event<'_>) {
+    let begin = |what: String, bytes: u64| {
+        bar.reset();
+        bar.set_length(bytes);
+        bar.set_message(what);
+    };
+    match event {
+        Event::Started { layer, bytes } => begin(format!("reading {}", short(layer)), bytes.unwrap_or(0)),
+        Event::Read(bytes) | Event::Stored(bytes) => bar.inc(*bytes),
+        Event::Packing => bar.set_message("packing"),
+        Event::Waiting { layer } => begin(format!("another conversion makes {}: waiting", short(layer)), 0),
+        Event::Collapsing => begin("collapsing".to_owned(), 0),
+        Event::Storing(bytes) => begin("storing".to_owned(), *bytes),
+        Event::Ready(layer) if lines => bar.suspend(|| line(layer)),
+        _ => {}
+    }
+}
+
+/// A digest as people recognize it.
+fn short(name: &str) -> &str {
+    name.strip_prefix("sha256:").map_or(name, |hex| &hex[..12.min(hex.len())])
 }
 
 /// One line a layer, as soon as it is done.
@@ -105,24 +133,41 @@ fn line(layer: &LayerReport) {
     for warning in &layer.warnings {
         tracing::warn!("{warning}");
     }
-    let from = layer.source.as_deref().unwrap_or("-");
-    let from = from.strip_prefix("sha256:").map_or(from, |hex| &hex[..12.min(hex.len())]);
-    let how = match layer.reused {
-        true => "in the store already".to_owned(),
-        false => format!(
-            "{} entries, {} -> {} in {}, {} shared, {:.1} s",
+    let from = short(layer.source.as_deref().unwrap_or("-"));
+    let how = match (layer.reused, layer.resumed) {
+        (true, true) => "made before, by a conversion that was interrupted or for another place".to_owned(),
+        (true, false) => "in the store already".to_owned(),
+        _ => format!(
+            "{} entries, {} -> {} in {}, {} shared within, {} repeated from below, {:.1} s",
             layer.entries,
             output::bytes(layer.bytes_in.max(layer.bytes_tar)),
             output::bytes(layer.bytes_out),
             output::count(layer.chunks.into(), "chunk"),
             output::bytes(layer.bytes_deduplicated),
+            output::bytes(layer.bytes_repeated),
             layer.seconds
         ),
     };
     output::line(format!("{from} -> {}: {how}", layer.layer));
 }
 
+/// One line a layer that was made of several.
+fn collapsed_line(layer: &CollapsedLayer) {
+    output::line(format!(
+        "{} -> {}: {} entries, {} -> {} in {}, {} in chunks that these have, {:.1} s",
+        output::count(layer.from.len() as u64, "layer"),
+        layer.layer,
+        layer.entries,
+        output::bytes(layer.bytes_in),
+        output::bytes(layer.bytes_out),
+        output::count(layer.chunks.into(), "chunk"),
+        output::bytes(layer.bytes_same),
+        layer.seconds
+    ));
+}
+
 fn total(report: &Report, source: &Source) {
+    report.images.iter().filter_map(|i| i.collapsed.as_ref()).flat_map(|c| &c.layers).for_each(collapsed_line);
     let layers = || report.images.iter().flat_map(|i| &i.layers);
     let fresh = layers().filter(|l| !l.reused).count();
     let (from, to) = (layers().map(|l| l.bytes_in).sum(), layers().map(|l| l.bytes_out).sum());
@@ -132,8 +177,10 @@ fn total(report: &Report, source: &Source) {
         _ => "--name IMAGE",
     };
     let named = if names.is_empty() { format!("no name ({option} gives one)") } else { names.join(", ") };
+    let stacks = report.images.iter().filter_map(|i| i.collapsed.as_ref()).map(|c| c.stack.len() as u64);
+    let collapsed = stacks.reduce(|a, b| a + b).map_or(String::new(), |n| format!(", collapsed to {n}"));
     output::line(format!(
-        "{named}: {}, {fresh} converted, {} -> {}",
+        "{named}: {}{collapsed}, {fresh} converted, {} -> {}",
         output::count(layers().count() as u64, "layer"),
         output::bytes(from),
         output::bytes(to)
@@ -148,5 +195,8 @@ fn total(report: &Report, source: &Source) {
             pushed.mounted,
             pushed.present
         ));
+        for image in &pushed.images {
+            output::line(format!("with converted layers for {}: {}", image.platform, image.manifest));
+        }
     }
 }

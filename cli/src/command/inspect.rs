@@ -1,26 +1,37 @@
-//! `lamina inspect`: what a reference stands for, from the layers' heads alone.
+//! `lamina inspect`: what a reference stands for, from the layers' heads alone; both its stacks, where it has two.
 
 use super::Context;
 use crate::args::Inspect;
 use crate::failure::Failure;
 use crate::output;
 use blobstore::layer::{Flags, Head, read_head, read_head_file};
-use blobstore::refs::{Name, Refs, StackEntry, layer_key};
+use blobstore::refs::{Name, Refs, Stack, StackEntry, Stacks, layer_key};
 use serde_json::json;
 use std::path::Path;
 
 pub(super) async fn run(context: &Context, arguments: &Inspect) -> Result<(), Failure> {
     let name: Name = arguments.reference.parse().map_err(|e| Failure::usage(format!("{e}")))?;
-    let heads = match &name {
-        Name::File(path) => vec![of_file(path)?],
-        _ => of_stack(&context.refs()?, &name).await?,
+    let (heads, collapsed) = match &name {
+        Name::File(path) => (vec![of_file(path)?], None),
+        _ => of_stacks(&context.refs()?, &name).await?,
     };
     if context.json {
-        let layers = heads.iter().map(|h| as_json(h, arguments)).collect::<Result<Vec<_>, _>>()?;
-        return output::json(&json!({"reference": arguments.reference, "layers": layers}));
+        let list = |heads: &[Head]| heads.iter().map(|h| as_json(h, arguments)).collect::<Result<Vec<_>, _>>();
+        let mut value = json!({"reference": arguments.reference, "layers": list(&heads)?});
+        if let Some(heads) = &collapsed {
+            value["collapsed"] = list(heads)?.into();
+        }
+        return output::json(&value);
     }
     for head in &heads {
         print(head, arguments)?;
+    }
+    if let Some(heads) = &collapsed {
+        let count = output::count(heads.len() as u64, "layer");
+        output::line(format!("collapsed, and mounted so: {count}"));
+        for head in heads {
+            print(head, arguments)?;
+        }
     }
     Ok(())
 }
@@ -29,10 +40,19 @@ fn of_file(path: &Path) -> Result<Head, Failure> {
     read_head_file(path).map_err(|e| Failure::layer(path.display(), &e))
 }
 
-async fn of_stack(refs: &Refs, name: &Name) -> Result<Vec<Head>, Failure> {
-    let stack = refs.resolve(name).await.map_err(|e| Failure::because("cannot resolve", &e))?;
+async fn of_stacks(refs: &Refs, name: &Name) -> Result<(Vec<Head>, Option<Vec<Head>>), Failure> {
+    let resolved = refs.resolve_stacks(name).await.map_err(|e| Failure::because("cannot resolve", &e))?;
+    let Stacks { plain, collapsed } = resolved;
+    let heads = of_stack(refs, &plain).await?;
+    Ok(match collapsed {
+        Some(collapsed) => (heads, Some(of_stack(refs, &collapsed).await?)),
+        None => (heads, None),
+    })
+}
+
+async fn of_stack(refs: &Refs, stack: &Stack) -> Result<Vec<Head>, Failure> {
     let mut heads = Vec::new();
-    for layer in &stack {
+    for layer in stack {
         heads.push(of_layer(refs, layer).await?);
     }
     Ok(heads)

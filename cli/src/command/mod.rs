@@ -2,6 +2,7 @@
 
 mod containerd;
 mod convert;
+mod export;
 mod inspect;
 mod mount;
 mod pull;
@@ -20,7 +21,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 /// Named in the documentation as coming; a clear word is better than "unrecognized".
-const NOT_YET: [&str; 6] = ["cache", "compose", "export", "snapshot", "trace", "virtiofs"];
+const NOT_YET: [&str; 5] = ["cache", "compose", "snapshot", "trace", "virtiofs"];
 
 /// What every subcommand gets.
 struct Context {
@@ -70,7 +71,7 @@ impl Context {
 pub fn lamina() -> ExitCode {
     let Lamina { global, command } = Lamina::parse();
     output::start_logs(match (global.verbose, global.quiet) {
-        (true, _) => "debug,h2=info,hyper=info,tower=info,tonic=info",
+        (true, _) => "debug,h2=info,hyper=info,hyper_util=info,reqwest=info,rustls=info,tower=info,tonic=info",
         (_, true) => "error",
         _ => "warn",
     });
@@ -90,6 +91,7 @@ fn run(global: &Global, command: Command) -> Result<(), Failure> {
         Command::Convert(arguments) => convert::run(&context, &runtime, &arguments),
         Command::Verify(arguments) => runtime.block_on(verify::run(&context, &arguments)),
         Command::Inspect(arguments) => runtime.block_on(inspect::run(&context, &arguments)),
+        Command::Export(arguments) => export::run(&context, &runtime, &arguments),
         Command::Pull(arguments) => runtime.block_on(pull::run(&context, &arguments)),
         Command::Mount(arguments) => runtime.block_on(mount::mount(&context, &arguments)),
         Command::Umount(arguments) => runtime.block_on(mount::umount(&context, &arguments)),

@@ -57,8 +57,8 @@ async fn plan(refs: &Refs, name: &ImageName, snapshotter: &str) -> Result<Plan, 
             refs.image(name).await.map_err(because)?.ok_or_else(|| missing("the store has no image of this name"))?
         }
     };
-    let manifest = refs.choose_manifest(&top).await.map_err(because)?;
-    let manifest = manifest.ok_or_else(|| missing("the store has no manifest of it"))?;
+    let found = refs.way_to_manifest(&top).await.map_err(because)?;
+    let (manifest, indexes) = found.ok_or_else(|| missing("the store has no manifest of it"))?;
     let mut blobs = Vec::new();
     let mut add = async |digest: Digest, labels: Vec<(&str, String)>| {
         let blob = refs.blob(&digest).await.map_err(because)?;
@@ -71,8 +71,10 @@ async fn plan(refs: &Refs, name: &ImageName, snapshotter: &str) -> Result<Plan, 
     let snapshot_label = format!("containerd.io/gc.ref.snapshot.{snapshotter}");
     add(manifest.config, chain.into_iter().map(|c| (snapshot_label.as_str(), c)).collect()).await?;
     add(manifest.digest, vec![("containerd.io/gc.ref.content.config", manifest.config.to_string())]).await?;
-    if top != manifest.digest {
-        add(top, vec![("containerd.io/gc.ref.content.m.0", manifest.digest.to_string())]).await?;
+    let mut below = manifest.digest;
+    for index in indexes.into_iter().rev() {
+        add(index, vec![("containerd.io/gc.ref.content.m.0", below.to_string())]).await?;
+        below = index;
     }
     Ok(Plan { name: name.to_string(), top, manifest, blobs })
 }

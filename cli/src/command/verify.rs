@@ -21,9 +21,10 @@ pub(super) async fn run(context: &Context, arguments: &Verify) -> Result<(), Fai
         verified.push(verify_file(path, None).map_err(|e| Failure::layer(path.display(), &e))?);
     } else {
         let refs = context.refs()?;
-        let stack = refs.resolve(&name).await.map_err(|e| Failure::because("cannot resolve", &e))?;
-        let bar = output::bar(stack.layers().iter().map(|l| l.size).sum(), "verifying");
-        for layer in &stack {
+        let stacks = refs.resolve_stacks(&name).await.map_err(|e| Failure::because("cannot resolve", &e))?;
+        let layers: Vec<_> = stacks.plain.layers().iter().chain(stacks.collapsed_only()).collect();
+        let bar = output::bar(layers.iter().map(|l| l.size).sum(), "verifying");
+        for layer in layers {
             let done = verify_object(refs.store().as_ref(), &layer_key(&layer.layer), Some(&layer.layer)).await;
             verified.push(done.map_err(|e| Failure::layer(format!("layer {}", layer.layer), &e))?);
             bar.inc(layer.size);

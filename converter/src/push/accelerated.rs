@@ -35,6 +35,8 @@ pub(super) struct Accelerated {
     pub(super) platform: Platform,
     /// The stack of the original's top, bottom first.
     pub(super) layers: Vec<Layer>,
+    /// The stack with fewer layers that stands beside it, if one does.
+    pub(super) collapsed: Option<Stack>,
     pub(super) config: Document,
     pub(super) manifest: Document,
 }
@@ -73,7 +75,8 @@ pub(super) async fn make(
     let config = document(CONFIG, &Value::Object(config))?;
     let manifest = manifest(&original(image.manifest).await?, &config, &layers);
     let manifest = document(MANIFEST, &manifest)?;
-    Ok(Some(Accelerated { platform: image.platform.clone(), layers, config, manifest }))
+    let collapsed = converted.stacks().and_then(|stacks| stacks.collapsed);
+    Ok(Some(Accelerated { platform: image.platform.clone(), layers, collapsed, config, manifest }))
 }
 
 /// Of each layer of the original, whether it is in the stack: one that occurs twice is at its highest place only, and what

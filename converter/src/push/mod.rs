@@ -15,10 +15,10 @@ mod originals;
 use crate::error::{Error, Result};
 use crate::publish::store;
 use crate::registry::{Blob, Pushed, Repository, Settings};
-use crate::report::PushReport;
+use crate::report::{PushReport, PushedImage};
 use crate::source::{Blobs, Images};
 use accelerated::Accelerated;
-use blobstore::refs::{ChainLayer, Digest, ImageName, ManifestChain, ManifestDoc, Refs};
+use blobstore::refs::{Chain, ChainLayer, Digest, ImageName, ManifestChain, ManifestDoc, Refs};
 use originals::{Document, Originals};
 use std::collections::HashMap;
 
@@ -38,7 +38,11 @@ pub(crate) async fn push(refs: &Refs, images: &Images, name: &ImageName, setting
     refs.put_blob(index.bytes.clone().into()).await.map_err(store)?;
     let report = target.send(refs, images, &originals, &ours, &index, name).await?;
     refs.put_image(name, index.digest).await.map_err(store)?;
-    Ok(PushReport { name: name.to_string(), digest: index.digest.to_string(), ..report })
+    let images = ours.iter().map(|(_, made)| PushedImage {
+        platform: made.platform.to_string(),
+        manifest: made.manifest.digest.to_string(),
+    });
+    Ok(PushReport { name: name.to_string(), digest: index.digest.to_string(), images: images.collect(), ..report })
 }
 
 /// Where it goes, and what went there so far.
@@ -107,11 +111,17 @@ async fn remember(refs: &Refs, made: &Accelerated) -> Result<()> {
         entry: layer.entry.clone(),
     };
     let layers: Vec<_> = chain_ids.iter().zip(&made.layers).map(chain_layer).collect();
-    let chains = refs.write_chains(&layers, false).await.map_err(store)?;
+    let mut chains = refs.write_chains(&layers, false).await.map_err(store)?;
+    if let (Some(top), Some(collapsed)) = (chains.last_mut(), &made.collapsed) {
+        let with = Chain { collapsed: Some(collapsed.clone()), ..top.clone() };
+        let stands = refs.add_collapsed(&[with], false).await.map_err(store)?;
+        stands.into_iter().for_each(|chain| *top = chain);
+    }
     let chains = chains.into_iter().zip(&made.layers).map(|(chain, layer)| ManifestChain {
         chain_id: chain.chain_id,
         diff_id: layer.digests.image,
         stack: chain.stack,
+        collapsed: chain.collapsed,
     });
     let document = ManifestDoc {
         digest: made.manifest.digest,

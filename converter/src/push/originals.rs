@@ -14,9 +14,9 @@ use std::collections::HashSet;
 use std::io::Read;
 use std::sync::Arc;
 
-/// How deep indexes may nest, and how many manifests an index may hold: more than any image has.
+/// How deep indexes may nest, and how many bytes all documents may have together: more than any image has.
 const DEPTH_MAX: usize = 4;
-const DOCUMENTS_MAX: usize = 4096;
+const DOCUMENTS_MAX: usize = 64 << 20;
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
@@ -38,6 +38,8 @@ pub(super) struct Originals {
     /// Digests and sizes, in the order in which they were met.
     blobs: Vec<(Digest, u64)>,
     known: HashSet<Digest>,
+    /// Of all documents.
+    bytes: usize,
 }
 
 /// One entry of the root index.
@@ -118,13 +120,13 @@ impl Originals {
             serde_json::from_value(value.clone()).map_err(|e| Error::refused(format!("an index's entry: {e}")))?;
         let digest = descriptor.digest()?;
         let replaced = |platform: &crate::source::WirePlatform| {
-            platform.is_mountable() && converted.iter().any(|(_, other)| *other == platform.platform())
+            platform.is_mountable() && converted.iter().any(|(_, other)| Some(other) == platform.platform().as_ref())
         };
         if descriptor.platform.as_ref().is_some_and(replaced) {
             return Ok(());
         }
         let needed = converted.iter().any(|(manifest, _)| *manifest == digest);
-        if !needed && self.is_lacking(blobs, &descriptor, 0)? {
+        if !needed && is_lacking(blobs, &descriptor, &mut HashSet::new(), 0)? {
             tracing::warn!(%digest, "left out of the pushed index: the source does not have all of it");
             return Ok(());
         }
@@ -132,29 +134,6 @@ impl Originals {
         self.tree(blobs, &descriptor, &mut manifests, 1)?;
         self.entries.push(Entry { descriptor: value.clone(), manifests });
         Ok(())
-    }
-
-    /// Whether something below a descriptor is known not to be there.
-    fn is_lacking(&self, blobs: &Blobs, descriptor: &Descriptor, depth: usize) -> Result<bool> {
-        if matches!(blobs, Blobs::Registry { .. }) || depth > DEPTH_MAX {
-            return Ok(false);
-        }
-        let digest = descriptor.digest()?;
-        if blobs.lacks(&digest) {
-            return Ok(true);
-        }
-        let links: Links = parse(&digest.to_string(), &blobs.document(descriptor)?)?;
-        for blob in links.blobs() {
-            if blobs.lacks(&blob.digest()?) {
-                return Ok(true);
-            }
-        }
-        for child in links.manifests.iter().flatten() {
-            if self.is_lacking(blobs, child, depth + 1)? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     fn tree(
@@ -165,6 +144,11 @@ impl Originals {
         depth: usize,
     ) -> Result<()> {
         let (digest, media_type) = (descriptor.digest()?, descriptor.media_type.clone());
+        // Each is read once, however often it is named.
+        if self.known.contains(&digest) {
+            manifests.insert(digest);
+            return Ok(());
+        }
         let bytes = blobs.document(descriptor)?;
         self.document(blobs, Document { media_type, digest, bytes }, manifests, depth)
     }
@@ -178,7 +162,8 @@ impl Originals {
     ) -> Result<()> {
         let links: Links = parse(&document.digest.to_string(), &document.bytes)?;
         manifests.insert(document.digest);
-        if depth > DEPTH_MAX || self.documents.len() >= DOCUMENTS_MAX {
+        self.bytes += document.bytes.len();
+        if depth > DEPTH_MAX || self.bytes > DOCUMENTS_MAX {
             return Err(Error::refused(format!("{}: indexes nest too deep, or hold too much", document.digest)));
         }
         for child in links.manifests.iter().flatten() {
@@ -195,6 +180,29 @@ impl Originals {
         }
         Ok(())
     }
+}
+
+/// Whether something below a descriptor is known not to be there.
+fn is_lacking(blobs: &Blobs, descriptor: &Descriptor, seen: &mut HashSet<Digest>, depth: usize) -> Result<bool> {
+    let digest = descriptor.digest()?;
+    if matches!(blobs, Blobs::Registry { .. }) || depth > DEPTH_MAX || !seen.insert(digest) {
+        return Ok(false);
+    }
+    if blobs.lacks(&digest) {
+        return Ok(true);
+    }
+    let links: Links = parse(&digest.to_string(), &blobs.document(descriptor)?)?;
+    for blob in links.blobs() {
+        if blobs.lacks(&blob.digest()?) {
+            return Ok(true);
+        }
+    }
+    for child in links.manifests.iter().flatten() {
+        if is_lacking(blobs, child, seen, depth + 1)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 impl Links {

@@ -101,6 +101,16 @@ impl Blobs {
         Ok(bytes)
     }
 
+    /// The same of a document that may be missing.
+    pub(super) fn document_if_there(&self, descriptor: &Descriptor) -> Result<Option<Vec<u8>>> {
+        match self {
+            // A registry that refuses even to say is as good as one that has none.
+            Self::Registry { .. } => Ok(self.document(descriptor).ok()),
+            _ if self.has(&blob_path(&descriptor.digest()?)) => self.document(descriptor).map(Some),
+            _ => Ok(None),
+        }
+    }
+
     /// A layer's blob, not verified.
     pub fn blob(&self, layer: &LayerBlob) -> Result<Box<dyn Read + Send>> {
         self.blob_from(&layer.digest, layer.size, 0)

@@ -59,6 +59,16 @@ pub struct Image {
     pub layers: Vec<LayerBlob>,
 }
 
+/// A manifest that is being looked at.
+struct Manifest<'a> {
+    digest: Digest,
+    bytes: Vec<u8>,
+    config: Descriptor,
+    layers: Vec<Descriptor>,
+    /// The platform that its descriptor names.
+    said: Option<&'a WirePlatform>,
+}
+
 /// A layer as the documents describe it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerBlob {
@@ -137,7 +147,8 @@ pub(super) fn of_root(
         images: Vec::new(),
         blobs,
     };
-    images.document(root, media_type, manifest, platforms, 0)?;
+    let descriptor = Descriptor::of_document(media_type, &root, manifest.len() as u64);
+    images.document(root, &descriptor, manifest, platforms, 0)?;
     images.not_empty(platforms)
 }
 
@@ -154,10 +165,15 @@ fn full_name(descriptor: &Descriptor) -> Option<String> {
 
 /// Of several descriptors of one name, the one for the platform.
 fn choose_root(chosen: &[Descriptor], platforms: &Platforms) -> Result<Descriptor> {
-    let mut fitting = chosen.iter().filter(|d| chosen.len() == 1 || wanted(d, platforms) == Some(true));
-    match (fitting.next(), fitting.next()) {
-        (Some(one), None) => Ok(one.clone()),
-        (Some(one), Some(two)) if one.digest == two.digest => Ok(one.clone()),
+    if let [one] = chosen {
+        return Ok(one.clone());
+    }
+    let said = |d: &&Descriptor| !d.is_attached() && matches!(fit(d, platforms), Fit::Said(_));
+    let mut fitting: Vec<&Descriptor> = chosen.iter().filter(said).collect();
+    fitting.sort_by_key(|descriptor| fit(descriptor, platforms));
+    match fitting[..] {
+        [one] => Ok(one.clone()),
+        [one, two, ..] if one.digest == two.digest || fit(one, platforms) < fit(two, platforms) => Ok(one.clone()),
         _ => {
             let names: Vec<&str> = chosen.iter().map(|d| d.annotation(REF_NAME).unwrap_or(d.digest.as_str())).collect();
             Err(Error::refused(format!("the layout holds several images, name one of them: {}", names.join(", "))))
@@ -165,17 +181,26 @@ fn choose_root(chosen: &[Descriptor], platforms: &Platforms) -> Result<Descripto
     }
 }
 
-/// Whether a descriptor's platform is wanted; `None` if it does not say.
-fn wanted(descriptor: &Descriptor, platforms: &Platforms) -> Option<bool> {
-    let platform = descriptor.platform.as_ref().map(WirePlatform::platform)?;
+/// How well a descriptor's platform fits what is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Fit {
+    /// It does; 0 is the best.
+    Said(u32),
+    /// It does not say: the config knows.
+    Unsaid,
+    /// It does not.
+    Not,
+}
+
+fn fit(descriptor: &Descriptor, platforms: &Platforms) -> Fit {
+    let Some(platform) = descriptor.platform.as_ref().and_then(WirePlatform::platform) else { return Fit::Unsaid };
     if descriptor.platform.as_ref().is_some_and(WirePlatform::is_mountable) {
-        return Some(false);
+        return Fit::Not;
     }
-    Some(match platforms {
-        // Attestations and signatures travel under this platform.
-        Platforms::All => platform.os != "unknown",
-        Platforms::One(one) => platform.fits(one),
-    })
+    match platforms {
+        Platforms::All => Fit::Said(0),
+        Platforms::One(one) => platform.distance(one).map_or(Fit::Not, Fit::Said),
+    }
 }
 
 fn describe(platforms: &Platforms) -> String {
@@ -193,26 +218,27 @@ impl Images {
         }
     }
 
+    /// Takes what a descriptor stands for, with all below it.
     fn collect(&mut self, descriptor: &Descriptor, platforms: &Platforms, depth: usize) -> Result<()> {
         let digest = descriptor.digest()?;
         if !self.seen.insert(digest) {
             return Ok(());
         }
         let bytes = self.blobs.document(descriptor)?;
-        self.document(digest, &descriptor.media_type, bytes, platforms, depth)
+        self.document(digest, descriptor, bytes, platforms, depth)
     }
 
-    /// Takes an index or a manifest whose descriptor has this media type.
+    /// Takes an index or a manifest, whose bytes were checked.
     fn document(
         &mut self,
         digest: Digest,
-        described: &str,
+        descriptor: &Descriptor,
         bytes: Vec<u8>,
         platforms: &Platforms,
         depth: usize,
     ) -> Result<()> {
         let document: Document = parse(&digest.to_string(), &bytes)?;
-        self.documents.push(bytes);
+        let described = descriptor.media_type.as_str();
         let media_type = document.media_type.as_deref().unwrap_or(described);
         if !described.is_empty() && media_type != described {
             let what = format!("{digest}: its media type is '{media_type}', its descriptor says '{described}'");
@@ -222,42 +248,71 @@ impl Images {
             self.media_type = media_type.to_owned();
         }
         match (document.manifests, document.layers) {
-            (Some(manifests), None) if depth < DEPTH_MAX => self.index(&manifests, platforms, depth),
+            (Some(manifests), None) if depth < DEPTH_MAX => {
+                self.documents.push(bytes);
+                self.index(&manifests, platforms, depth)
+            }
             (Some(_), None) => Err(Error::refused(format!("{digest}: indexes nest too deep"))),
             (None, Some(layers)) => {
                 let config = document.config.ok_or_else(|| Error::refused(format!("{digest}: no config")))?;
-                self.manifest(digest, &config, &layers, platforms, depth)
+                let manifest = Manifest { digest, bytes, config, layers, said: descriptor.platform.as_ref() };
+                self.manifest(manifest, platforms, depth)
             }
             _ => Err(Error::refused(format!("{digest}: neither an index nor a manifest ('{media_type}')"))),
         }
     }
 
+    /// Takes the wanted manifests of an index: all, or the one that containerd would choose, which asks those that do
+    /// not say their platform last.
     fn index(&mut self, manifests: &[Descriptor], platforms: &Platforms, depth: usize) -> Result<()> {
-        for descriptor in manifests {
-            if wanted(descriptor, platforms) == Some(false) {
-                continue;
+        let mut fitting: Vec<&Descriptor> = manifests.iter().filter(|d| fit(d, platforms) != Fit::Not).collect();
+        if *platforms != Platforms::All {
+            fitting.retain(|descriptor| !descriptor.is_attached());
+            fitting.sort_by_key(|descriptor| fit(descriptor, platforms));
+        }
+        for descriptor in fitting {
+            match descriptor.is_attached() {
+                true => self.attached(descriptor)?,
+                false => self.collect(descriptor, platforms, depth + 1)?,
             }
-            self.collect(descriptor, platforms, depth + 1)?;
-            if matches!(platforms, Platforms::One(_)) && !self.images.is_empty() {
+            if *platforms != Platforms::All && !self.images.is_empty() {
                 break;
             }
         }
         Ok(())
     }
 
-    fn manifest(
-        &mut self,
-        manifest: Digest,
-        config: &Descriptor,
-        layers: &[Descriptor],
-        platforms: &Platforms,
-        depth: usize,
-    ) -> Result<()> {
-        let bytes = self.blobs.document(config)?;
-        let parsed: Config = parse(&config.digest, &bytes)?;
+    /// Keeps the documents of an attestation or a signature as they are; what they name besides is left alone. Where the
+    /// source does not have them, the image is none the worse.
+    fn attached(&mut self, descriptor: &Descriptor) -> Result<()> {
+        let Ok(digest) = descriptor.digest() else { return Ok(()) };
+        if !self.seen.insert(digest) {
+            return Ok(());
+        }
+        let Some(bytes) = self.blobs.document_if_there(descriptor)? else { return Ok(()) };
+        let config = serde_json::from_slice::<Document>(&bytes).ok().and_then(|document| document.config);
+        self.documents.push(bytes);
+        if let Some(config) = config {
+            self.documents.extend(self.blobs.document_if_there(&config)?);
+        }
+        Ok(())
+    }
+
+    fn manifest(&mut self, manifest: Manifest<'_>, platforms: &Platforms, depth: usize) -> Result<()> {
+        let Manifest { digest, bytes, config, layers, said } = manifest;
+        if depth > 0 && !config.is_image_config() {
+            if *platforms == Platforms::All {
+                self.documents.push(bytes);
+                self.documents.extend(self.blobs.document_if_there(&config)?);
+            }
+            return Ok(());
+        }
+        let config_bytes = self.blobs.document(&config)?;
+        let parsed: Config = parse(&config.digest, &config_bytes)?;
         let (os, architecture, variant) = (parsed.os, parsed.architecture, parsed.variant);
         let own = WirePlatform { os, architecture, variant, features: None };
-        let platform = own.platform();
+        // The index's word counts where there is one, as everywhere: configs are often wrong about it.
+        let platform = said.and_then(WirePlatform::platform).unwrap_or_else(|| own.as_it_is());
         let fits = match platforms {
             Platforms::One(one) => platform.fits(one),
             Platforms::All => true,
@@ -271,17 +326,17 @@ impl Images {
         let diff_ids = parsed.rootfs.diff_ids.unwrap_or_default();
         if layers.len() > LAYERS_MAX {
             let layers = layers.len();
-            return Err(Error::refused(format!("{manifest}: {layers} layers, {LAYERS_MAX} are possible")));
+            return Err(Error::refused(format!("{digest}: {layers} layers, {LAYERS_MAX} are possible")));
         }
         if diff_ids.len() != layers.len() {
             let (layers, diff_ids) = (layers.len(), diff_ids.len());
-            return Err(Error::refused(format!("{manifest}: {layers} layers, but {diff_ids} diff_ids in its config")));
+            return Err(Error::refused(format!("{digest}: {layers} layers, but {diff_ids} diff_ids in its config")));
         }
         let layers =
             layers.iter().zip(&diff_ids).map(|(layer, diff_id)| layer_blob(layer, diff_id)).collect::<Result<_>>()?;
-        self.documents.push(bytes);
+        self.documents.extend([bytes, config_bytes]);
         let environment = parsed.config.unwrap_or_default().env.unwrap_or_default();
-        self.images.push(Image { manifest, config: config.digest()?, platform, environment, layers });
+        self.images.push(Image { manifest: digest, config: config.digest()?, platform, environment, layers });
         Ok(())
     }
 }

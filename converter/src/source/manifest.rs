@@ -9,6 +9,10 @@ use std::collections::BTreeMap;
 /// The most bytes of a document: what containerd reads.
 pub(crate) const DOCUMENT_MAX: u64 = 8 << 20;
 
+/// Media types of an image's config.
+const CONFIGS: [&str; 2] =
+    ["application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"];
+
 /// What a document says about another blob.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -20,6 +24,8 @@ pub(crate) struct Descriptor {
     /// Where else the blob is; one that has such places need not be in the registry.
     #[serde(default)]
     pub(crate) urls: Option<Vec<String>>,
+    #[serde(default)]
+    pub(super) artifact_type: Option<String>,
     #[serde(default)]
     pub(crate) platform: Option<WirePlatform>,
     #[serde(default)]
@@ -82,7 +88,14 @@ pub(crate) struct WirePlatform {
 }
 
 impl WirePlatform {
-    pub(crate) fn platform(&self) -> Platform {
+    /// The platform, if this says one.
+    pub(crate) fn platform(&self) -> Option<Platform> {
+        let said = !self.os.is_empty() && !self.architecture.is_empty();
+        said.then(|| self.as_it_is())
+    }
+
+    /// The platform, also an empty one.
+    pub(super) fn as_it_is(&self) -> Platform {
         let variant = self.variant.clone().filter(|variant| !variant.is_empty());
         Platform { os: self.os.clone(), architecture: self.architecture.clone(), variant }
     }
@@ -97,6 +110,25 @@ impl WirePlatform {
 pub(crate) const MOUNTABLE: &str = "erofs";
 
 impl Descriptor {
+    /// One of a document that no other document names.
+    pub(super) fn of_document(media_type: &str, digest: &Digest, size: u64) -> Self {
+        let (media_type, digest) = (media_type.to_owned(), digest.to_string());
+        Self { media_type, digest, size, urls: None, artifact_type: None, platform: None, annotations: None }
+    }
+
+    /// Whether it is not of an image but of something about one: an attestation, a signature. Attestations travel under
+    /// a platform that no machine has.
+    pub(super) fn is_attached(&self) -> bool {
+        let unknown = self.platform.as_ref().is_some_and(|platform| platform.os == "unknown");
+        let artifact = self.artifact_type.as_deref().is_some_and(|kind| !CONFIGS.contains(&kind));
+        unknown || artifact || self.annotation("vnd.docker.reference.type").is_some()
+    }
+
+    /// Whether it is that of an image's config, and not of what else is stored in the form of an image.
+    pub(super) fn is_image_config(&self) -> bool {
+        CONFIGS.contains(&self.media_type.as_str())
+    }
+
     /// Its digest.
     pub(crate) fn digest(&self) -> Result<Digest> {
         self.digest.parse().map_err(|e| Error::refused(format!("unsupported digest: {e}")))

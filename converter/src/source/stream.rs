@@ -21,7 +21,7 @@ enum Decoder {
 }
 
 /// What was read, all of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Read {
     /// Digest of the blob.
     pub blob: Digest,

@@ -35,16 +35,16 @@ pub(super) fn parse_time(text: &[u8]) -> Option<(i64, u32)> {
         None => (false, text),
     };
     let mut parts = text.splitn(2, |&b| b == b'.');
-    let seconds: i64 = decimal(parts.next()?)?.try_into().ok()?;
+    let seconds = decimal(parts.next()?)?;
     let fraction = parts.next().unwrap_or_default();
     if !fraction.iter().all(u8::is_ascii_digit) {
         return None;
     }
     let nanos = (0..9).fold(0u32, |n, i| n * 10 + u32::from(fraction.get(i).map_or(0, |d| d - b'0')));
     match (negative, nanos) {
-        (false, _) => Some((seconds, nanos)),
-        (true, 0) => Some((-seconds, 0)),
-        (true, _) => Some((-seconds - 1, 1_000_000_000 - nanos)),
+        (false, _) => Some((seconds.try_into().ok()?, nanos)),
+        (true, 0) => Some((0i64.checked_sub_unsigned(seconds)?, 0)),
+        (true, _) => Some(((-1i64).checked_sub_unsigned(seconds)?, 1_000_000_000 - nanos)),
     }
 }
 

@@ -4,7 +4,8 @@
 //! attributes or contents from the layers below. [`Upper`] collects what a layer says about each path,
 //! [`Upper::settle`] decides it over a [`Merged`] tree and gives a [`Settled`] layer in overlayfs's own form (a whiteout
 //! is a character device 0:0, an opaque directory has the attribute [`OPAQUE`]), and [`Merged::overlay`] makes the tree
-//! for the next layer. What the layer took from below is listed with it ([`Assumption`]).
+//! for the next layer. What the layer took from below is listed with it ([`Assumption`]). [`collapse()`] makes several
+//! layers one.
 //!
 //! * Whiteouts and opaque marks act on lower layers only, in any order, and only those with something to hide are kept.
 //! * An implied directory has its lower mode, owner and attributes, or is 0755 root where there is none; its time is 0.
@@ -15,6 +16,7 @@
 //!   differ in what they make of it.
 
 mod assume;
+mod collapse;
 mod emit;
 mod links;
 mod merged;
@@ -24,11 +26,14 @@ mod visit;
 mod xattr;
 
 pub use assume::{Assumption, Found};
+pub use collapse::collapse;
 pub use merged::{Id as NodeId, Merged, Node, OPAQUE, Placed};
 pub use settle::Settled;
 pub use upper::{Contents, Meaning, Upper};
 pub use xattr::{Xattrs, keep_possible};
 
+#[cfg(test)]
+mod collapse_tests;
 #[cfg(test)]
 mod model_tests;
 #[cfg(test)]

@@ -59,7 +59,7 @@ fn shown(merged: &Merged) -> Model {
     model
 }
 
-fn random_layer(random: &mut impl FnMut(usize) -> usize) -> Vec<String> {
+pub(super) fn random_layer(random: &mut impl FnMut(usize) -> usize) -> Vec<String> {
     let paths = ["a", "b", "a/a", "a/b", "b/a", "a/a/a", "a/a/b", "b/a/b", "a/b/a/b"];
     let entry = |random: &mut dyn FnMut(usize) -> usize| {
         let path = paths[random(paths.len())];
@@ -75,7 +75,7 @@ fn random_layer(random: &mut impl FnMut(usize) -> usize) -> Vec<String> {
     (0..random(7) + 1).map(|_| entry(random)).collect()
 }
 
-fn random(seed: &str) -> impl FnMut(usize) -> usize + use<> {
+pub(super) fn random(seed: &str) -> impl FnMut(usize) -> usize + use<> {
     let mut bytes = blake3::Hasher::new().update(seed.as_bytes()).finalize_xof();
     move |below: usize| {
         let mut byte = [0; 2];

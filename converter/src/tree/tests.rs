@@ -41,7 +41,7 @@ fn below(layers: &[&[&str]]) -> Merged {
 }
 
 /// A tree as text: `d/` (with its owner if it is not 0, `!` if opaque), `-name` a whiteout, `s -> t`, `f` (with owner).
-fn list(tree: &Tree) -> Vec<String> {
+pub(super) fn list(tree: &Tree) -> Vec<String> {
     let line = |visit: erofs::Visit| {
         let node = tree.node(visit.node);
         let path = String::from_utf8(visit.path).unwrap();

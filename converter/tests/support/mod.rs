@@ -111,10 +111,38 @@ impl Layout {
 
     /// A layout of one index over manifests, under a reference name.
     pub(crate) fn index(&self, manifests: &[(&str, &str)], name: &str) {
-        let list: Vec<_> =
-            manifests.iter().map(|(digest, platform)| self.descriptor(digest, MANIFEST, Some(platform))).collect();
+        self.top(&self.descriptor(&self.nested(manifests), INDEX, None), name);
+    }
+
+    /// Adds an index over manifests with their platforms, or none where that is empty, and over other indexes
+    /// (`index`); its digest.
+    pub(crate) fn nested(&self, manifests: &[(&str, &str)]) -> String {
+        let descriptor = |(digest, platform): &(&str, &str)| match *platform {
+            "index" => self.descriptor(digest, INDEX, None),
+            platform => self.descriptor(digest, MANIFEST, Some(platform).filter(|platform| !platform.is_empty())),
+        };
+        let list: Vec<_> = manifests.iter().map(descriptor).collect();
         let index = format!(r#"{{"schemaVersion":2,"mediaType":"{INDEX}","manifests":[{}]}}"#, list.join(","));
-        self.top(&self.descriptor(&self.blob(index.as_bytes()), INDEX, None), name);
+        self.blob(index.as_bytes())
+    }
+
+    /// Adds what BuildKit attaches to an image: a manifest whose layer is no tar; its digest, and all its documents.
+    pub(crate) fn attestation(&self) -> (String, Vec<String>) {
+        let config = self
+            .blob(br#"{"architecture":"unknown","os":"unknown","rootfs":{"type":"layers","diff_ids":["sha256:00"]}}"#);
+        let statement = self.blob(br#"{"_type":"https://in-toto.io/Statement/v0.1"}"#);
+        let manifest = format!(
+            r#"{{"schemaVersion":2,"mediaType":"{MANIFEST}","config":{},"layers":[{}]}}"#,
+            self.descriptor(&config, "application/vnd.oci.image.config.v1+json", None),
+            self.descriptor(&statement, "application/vnd.in-toto+json", None)
+        );
+        let manifest = self.blob(manifest.as_bytes());
+        (manifest.clone(), vec![manifest, config])
+    }
+
+    /// Removes a blob.
+    pub(crate) fn remove(&self, digest: &str) {
+        std::fs::remove_file(self.path(digest)).unwrap();
     }
 
     /// Changes a byte of every manifest.
@@ -159,8 +187,10 @@ impl Layout {
     fn descriptor(&self, digest: &str, media_type: &str, platform: Option<&str>) -> String {
         let size = std::fs::metadata(self.path(digest)).unwrap().len();
         let platform = platform.map_or(String::new(), |platform| {
-            let (os, architecture) = platform.split_once('/').unwrap();
-            format!(r#","platform":{{"os":"{os}","architecture":"{architecture}"}}"#)
+            let mut parts = platform.split('/');
+            let (os, architecture) = (parts.next().unwrap(), parts.next().unwrap());
+            let variant = parts.next().map_or(String::new(), |variant| format!(r#","variant":"{variant}""#));
+            format!(r#","platform":{{"os":"{os}","architecture":"{architecture}"{variant}}}"#)
         });
         format!(r#"{{"mediaType":"{media_type}","digest":"{digest}","size":{size}{platform}}}"#)
     }
@@ -178,6 +208,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 /// A store in a temporary directory.
 pub(crate) struct Store {
     directory: TempDir,
+    work: TempDir,
     pub(crate) refs: Refs,
 }
 
@@ -185,14 +216,17 @@ impl Store {
     pub(crate) fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let refs = Refs::new(store::open(&format!("file://{}", directory.path().display())).unwrap());
-        Self { directory, refs }
+        Self { directory, work: tempfile::tempdir().unwrap(), refs }
     }
 
     pub(crate) async fn convert(&self, source: &Source, options: &Options) -> Result<Report> {
         let amd64 = "linux/amd64".parse().unwrap();
         let host = converter::Platforms::default();
         let platforms = if options.platforms == host { amd64 } else { options.platforms.clone() };
-        converter::convert(&self.refs, source, &Options { platforms, ..options.clone() }).await
+        // What other tests have under way is not to be found.
+        let own = options.work == std::env::temp_dir();
+        let work = if own { self.work.path().to_owned() } else { options.work.clone() };
+        converter::convert(&self.refs, source, &Options { platforms, work, ..options.clone() }).await
     }
 
     /// The top layer of the first image.
@@ -200,6 +234,13 @@ impl Store {
         let chain_id = report.images[0].layers.last().unwrap().chain_id.clone().unwrap();
         let chain = self.refs.chain(&chain_id.parse().unwrap()).await.unwrap().unwrap();
         chain.stack.into_layers().pop().unwrap()
+    }
+
+    /// Names of what lies in the work directory of its conversions, but for the directories that always do.
+    pub(crate) fn left_in_work(&self) -> Vec<String> {
+        let mut files = Vec::new();
+        collect(self.work.path(), &mut files);
+        files
     }
 
     /// Every file of the store with its content, in order.

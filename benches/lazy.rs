@@ -1,0 +1,140 @@
+//! Lamina as a contender that begins cold, and the images that comparisons run on.
+
+use crate::{drop_caches, target, tiny};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tests::node::Node;
+
+/// The name under which the image that is compared is converted.
+pub const IMAGE: &str = "bench.local/image:1";
+
+/// Something with a tree in it that can be made cold and mounted.
+pub trait Contender {
+    /// What the report calls it.
+    fn name(&self) -> String;
+    /// Makes everything cold and gives the root of the tree.
+    fn begin(&mut self) -> PathBuf;
+    /// Unmounts; gives what is to be noted of this run.
+    fn end(&mut self) -> Vec<(String, f64)>;
+}
+
+/// The image that `tests/images/BUILDER` makes, as an OCI layout: made once, and kept in the target directory. In the test
+/// pass a busybox image takes the place of every other.
+pub fn image(builder: &str) -> PathBuf {
+    let repo = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let builder = if tiny() { "busybox-image" } else { builder };
+    let kept = target().join("bench").join(builder);
+    if !kept.exists() {
+        fs::create_dir_all(kept.parent().unwrap()).unwrap();
+        let work = tempfile::tempdir_in(kept.parent().unwrap()).unwrap();
+        let made = work.path().join("image");
+        let script = repo.join("tests/images").join(builder);
+        let status = Command::new(script).arg(&made).arg(work.path().join("work")).stdout(Stdio::null()).status();
+        assert!(status.unwrap().success());
+        fs::rename(made, &kept).unwrap();
+    }
+    kept
+}
+
+/// Runs a program in a root directory; in the test pass, busybox's `true`.
+pub fn run_program(root: &Path, program: &[&str]) {
+    let program = if tiny() { &["/bin/busybox", "true"] } else { program };
+    let status = Command::new("chroot").arg(root).args(program).stdin(Stdio::null()).stdout(Stdio::null()).status();
+    assert!(status.unwrap().success(), "{program:?}");
+}
+
+/// An image converted into a store with latency, nothing of it local: each run has a new cache and a new daemon.
+pub struct Lamina {
+    node: Node,
+    name: String,
+    watch: Option<InFlight>,
+}
+
+impl Lamina {
+    /// Converts a layout with the given options, into a store whose every request then takes `latency`.
+    pub fn new(name: String, layout: &Path, options: &[&str], latency: &str) -> Self {
+        let node = Node::default();
+        let source = format!("oci:{}", layout.display());
+        node.run(&[&["convert", &source, "--name", IMAGE][..], options].concat());
+        node.reconfigure("added_latency = \"0s\"", &format!("added_latency = \"{latency}\""));
+        Self { node, name, watch: None }
+    }
+
+    /// Bytes of the layer files in the store.
+    pub fn stored(&self) -> u64 {
+        fn bytes(at: &Path) -> u64 {
+            let entries = fs::read_dir(at).unwrap().map(|entry| entry.unwrap());
+            entries
+                .map(|e| if e.file_type().unwrap().is_dir() { bytes(&e.path()) } else { e.metadata().unwrap().len() })
+                .sum()
+        }
+        bytes(&self.node.path("store/layers"))
+    }
+}
+
+impl Contender for Lamina {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn begin(&mut self) -> PathBuf {
+        self.node.start_daemon();
+        let target = self.node.new_dir("mnt");
+        self.node.run(&["mount", IMAGE, target.to_str().unwrap()]);
+        drop_caches();
+        self.watch = Some(InFlight::watch(&self.node.path("run/dev")));
+        target
+    }
+
+    fn end(&mut self) -> Vec<(String, f64)> {
+        let (mean, most) = self.watch.take().unwrap().finish();
+        let status = self.node.status().unwrap();
+        self.node.run(&["umount", self.node.path("mnt").to_str().unwrap()]);
+        assert!(self.node.stop_daemon());
+        fs::remove_dir_all(self.node.path("cache")).unwrap();
+        vec![
+            ("MB fetched".to_owned(), status["fetched_bytes"].as_f64().unwrap() / 1e6),
+            ("requests".to_owned(), status["fetches"].as_f64().unwrap()),
+            ("in flight, mean".to_owned(), mean),
+            ("in flight, most".to_owned(), most),
+        ]
+    }
+}
+
+/// Counts the requests that wait for the daemon, every half millisecond.
+struct InFlight {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<f64>>,
+}
+
+impl InFlight {
+    fn watch(devices: &Path) -> Self {
+        let waiting = tests::node::waiting_file(devices);
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let mut seen = Vec::new();
+            while !stopped.load(Ordering::Relaxed) {
+                let text = fs::read_to_string(&waiting).unwrap_or_default();
+                seen.push(text.trim().parse().unwrap_or(0.0));
+                std::thread::sleep(Duration::from_micros(500));
+            }
+            seen
+        });
+        Self { stop, thread }
+    }
+
+    /// Mean over the moments when any waited, and the most.
+    fn finish(self) -> (f64, f64) {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut seen = self.thread.join().unwrap();
+        seen.retain(|n| *n > 0.0);
+        let most = seen.iter().copied().fold(0.0, f64::max);
+        (seen.iter().sum::<f64>() / seen.len().max(1) as f64, most)
+    }
+}

@@ -1,0 +1,123 @@
+//! `lamina export`: what a stack shows, out of the store again.
+
+use super::Context;
+use crate::args::Export;
+use crate::failure::Failure;
+use crate::output;
+use blobstore::layer::LayerError;
+use blobstore::refs::Name;
+use control::causes;
+use converter::{Error, Exported, Origin, Output};
+use std::io::{self, IsTerminal};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+
+pub(super) fn run(context: &Context, runtime: &Runtime, arguments: &Export) -> Result<(), Failure> {
+    let name: Name = arguments.reference.parse().map_err(|e| Failure::usage(format!("{e}")))?;
+    let output = choose_output(context, arguments)?;
+    let streams = matches!(output, Output::Stream(_));
+    let exported = runtime.block_on(async {
+        let origin = origin(context, name).await?;
+        let stopped = stop_on_signals()?;
+        let bar = output::bar(0, "exporting");
+        let moving = bar.clone();
+        let told = move |done, total| {
+            moving.set_length(total);
+            moving.set_position(done);
+            match stopped.load(Ordering::Relaxed) {
+                false => ControlFlow::Continue(()),
+                true => ControlFlow::Break(()),
+            }
+        };
+        let exported = converter::export(&origin, output, Arc::new(told)).await;
+        bar.finish_and_clear();
+        exported.map_err(failure)
+    })?;
+    exported.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    match (context.json, streams) {
+        (true, _) => output::json(&exported),
+        // The standard output is the tar's.
+        (false, true) => Ok(()),
+        (false, false) => {
+            report(&arguments.reference, &exported);
+            Ok(())
+        }
+    }
+}
+
+async fn origin(context: &Context, name: Name) -> Result<Origin, Failure> {
+    if let Name::File(path) = name {
+        return Ok(Origin::File(path));
+    }
+    let refs = context.refs()?;
+    let stack = refs.resolve(&name).await.map_err(|e| Failure::because("cannot resolve", &e))?;
+    let store = refs.store().clone();
+    Ok(match (&name, stack.layers()) {
+        (Name::Layer(_) | Name::LayerPrefix(_), [layer]) => Origin::Layer(store, layer.clone()),
+        _ => Origin::Stack(store, stack),
+    })
+}
+
+/// Where to, in which form.
+fn choose_output(context: &Context, arguments: &Export) -> Result<Output, Failure> {
+    let path = arguments.output.as_deref().unwrap_or(Path::new("-"));
+    let stream = path.as_os_str() == "-";
+    let format = arguments.format.as_deref().unwrap_or(match path.as_os_str().as_encoded_bytes() {
+        b"-" => "tar",
+        text if text.ends_with(b"/") || path.is_dir() => "dir",
+        text if text.ends_with(b".tar") => "tar",
+        _ => "erofs",
+    });
+    match (format, stream) {
+        ("tar", true) if context.json => {
+            Err(Failure::usage("--json and the tar both want the standard output: use --output FILE"))
+        }
+        ("tar", true) if io::stdout().is_terminal() => {
+            Err(Failure::usage("a tar is nothing for a terminal: use --output FILE or a pipe"))
+        }
+        ("tar", true) => Ok(Output::Stream(Box::new(io::stdout()))),
+        ("tar", false) => Ok(Output::Tar(path.to_owned())),
+        (format, true) => Err(Failure::usage(format!("--format {format} needs --output: only a tar is a stream"))),
+        ("dir", false) => Ok(Output::Directory(path.to_owned())),
+        (_, false) => Ok(Output::Erofs(path.to_owned())),
+    }
+}
+
+/// Set by SIGINT and SIGTERM, so that what was begun is taken back.
+fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
+    let stopped = Arc::new(AtomicBool::new(false));
+    for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
+        let mut signals = signal(kind).map_err(|e| Failure::because("waiting for signals", &e))?;
+        let stopped = stopped.clone();
+        tokio::spawn(async move {
+            signals.recv().await;
+            stopped.store(true, Ordering::Relaxed);
+        });
+    }
+    Ok(stopped)
+}
+
+/// Wrong bytes in the store are a refusal, as everywhere.
+fn failure(error: Error) -> Failure {
+    if let Error::Failed { source, .. } = &error
+        && let Some(LayerError::Malformed(_) | LayerError::Unsupported(_) | LayerError::Corrupt { .. }) =
+            source.downcast_ref::<LayerError>()
+    {
+        return Failure::refused(causes(&error));
+    }
+    super::convert::failure(error)
+}
+
+fn report(reference: &str, exported: &Exported) {
+    output::line(format!(
+        "{reference}: {}, {}, {} of contents, {} written",
+        output::count(exported.layers, "layer"),
+        output::count(exported.names, "name"),
+        output::bytes(exported.bytes_contents),
+        output::bytes(exported.bytes_out)
+    ));
+}

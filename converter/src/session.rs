@@ -1,0 +1,424 @@
+//! One conversion: from a source's layers to layers that are ready to be published.
+//!
+//! Layers go bottom up. One whose chain id the store knows is taken as it is. Any other is looked for by its diff id, and
+//! taken where everything holds that it assumes of the tree below: in the store, among what this conversion made, in
+//! the work directory, where conversions that were interrupted or run beside this one keep theirs. What is found
+//! nowhere is made, by one conversion at a time.
+//!
+//! Layer files wait in a stage: nothing is written to the store before all of the source was converted, so a refused
+//! source leaves nothing behind. What is written then, and in which order, is `publish`'s.
+
+use crate::assume::holds;
+use crate::below::{self, Below};
+use crate::build::{self, Input, Made, Settings};
+use crate::collapse::{Collapsed, Collapser};
+use crate::convert::Options;
+use crate::error::{Error, Result};
+use crate::progress::{Event, Told};
+use crate::publish::{Fresh, Publisher, Ready, chain_ids, store};
+use crate::push;
+use crate::report::{ImageReport, LayerReport, Report};
+use crate::source::{Blobs, Image, Images, LayerBlob};
+use crate::work::{Key, Slot, Stage, Work};
+use blobstore::layer::{WRITER_GENERATION, format};
+use blobstore::refs::{Assume, Candidate, Digest, ImageName, Refs, StackEntry};
+use blobstore::store::{FileStore, Store};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
+
+pub(crate) struct Session<'a> {
+    refs: &'a Refs,
+    options: &'a Options,
+    settings: Settings,
+    work: Work,
+    /// Keeps the stage's directory until the end.
+    _stage: Stage,
+    /// The stage as a store: the layer files under the keys that they will have.
+    staged: Arc<dyn Store>,
+    /// The layers in the stage.
+    here: Mutex<Vec<Here>>,
+}
+
+/// A layer in the stage.
+#[derive(Clone)]
+struct Here {
+    made: Made,
+    /// Another conversion made it.
+    adopted: bool,
+}
+
+impl<'a> Session<'a> {
+    pub(crate) fn new(refs: &'a Refs, options: &'a Options) -> Result<Self> {
+        let work = Work::open(&options.work)?;
+        let stage = work.stage()?;
+        let threads = match options.jobs {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            jobs => jobs,
+        };
+        let path = stage.path().to_owned();
+        let staged = Arc::new(FileStore::new(&path));
+        let settings = Settings { level: options.level, threads, chunk_size: options.chunk_size, stage: path };
+        Ok(Self { refs, options, settings, work, _stage: stage, staged, here: Mutex::default() })
+    }
+
+    /// Converts and publishes what a source holds.
+    pub(crate) async fn images(&self, images: Images) -> Result<Report> {
+        let name = self.image_name(&images);
+        if self.options.tag.is_some() && images.images.len() != 1 {
+            return Err(Error::refused("a tag stands for one platform: choose it"));
+        }
+        let mut converted = Vec::new();
+        for image in &images.images {
+            let layers = self.image(image, &images.blobs).await.inspect_err(|e| self.failed(e))?;
+            let collapsed = self.collapse(image, &layers).await?;
+            converted.push((image, layers, collapsed));
+        }
+        let publisher = self.publisher();
+        let mut report = Report { digest: Some(images.root.to_string()), ..Report::default() };
+        self.tell_storing(converted.iter().flat_map(|(_, layers, _)| layers));
+        publisher.documents(&images.documents).await?;
+        for (image, layers, collapsed) in converted {
+            report.images.push(publisher.image(image, layers, collapsed).await?);
+        }
+        if let Some(name) = name {
+            self.refs.put_image(&name, images.root).await.map_err(store)?;
+            report.name = Some(name.to_string());
+        }
+        report.tag = self.options.tag.as_ref().map(ToString::to_string);
+        self.forget(|_| true);
+        if let Some(name) = &self.options.push {
+            report.pushed = Some(push::push(self.refs, &images, name, &self.options.registries).await?);
+        }
+        Ok(report)
+    }
+
+    /// Converts and publishes a tar of `bytes`, or a directory. Which layer it becomes is known when it is made: it is
+    /// not kept.
+    pub(crate) async fn single(&self, input: Input, name: &str, bytes: Option<u64>) -> Result<Report> {
+        let started = Instant::now();
+        self.tell(&Event::Started { layer: name, bytes });
+        let input = match input {
+            Input::Tar(tar, expect) => Input::Tar(Box::new(Told::new(tar, self.options.progress.clone())), expect),
+            directory => directory,
+        };
+        let (made, below) = self.build(input, Below::default()).await.map_err(|e| e.in_layer(name))?;
+        let diff_id = made.diff_id();
+        let report = report(&made, None, diff_id, &below, started);
+        let layer = fresh(made, None, report);
+        self.tell(&Event::Ready(&layer.report));
+        self.tell_storing([&layer]);
+        self.publisher().single(&layer, diff_id).await?;
+        let tag = self.options.tag.as_ref().map(ToString::to_string);
+        let image = ImageReport { layers: vec![layer.report], ..ImageReport::default() };
+        Ok(Report { tag, images: vec![image], ..Report::default() })
+    }
+
+    fn publisher(&self) -> Publisher<'_> {
+        let Options { again, tag, progress, .. } = self.options;
+        let stage = &self.settings.stage;
+        Publisher { refs: self.refs, stage, again: *again, tag: tag.as_ref(), progress: progress.as_ref() }
+    }
+
+    fn image_name(&self, images: &Images) -> Option<ImageName> {
+        let own = || images.name.as_deref()?.parse().ok();
+        self.options.name.clone().or_else(own).filter(|name| name.tag().is_some())
+    }
+
+    /// Makes every layer of an image ready, without writing anything to the store.
+    async fn image(&self, image: &Image, blobs: &Blobs) -> Result<Vec<Ready>> {
+        let chain_ids = chain_ids(image);
+        let mut ready: Vec<Ready> = Vec::new();
+        if !self.options.again {
+            for (layer, chain_id) in image.layers.iter().zip(&chain_ids) {
+                let Some(entry) = self.known_chain(chain_id).await? else { break };
+                ready.push(reused(entry, layer, *chain_id));
+            }
+        }
+        let rest = ready.len()..image.layers.len();
+        if rest.is_empty() {
+            return Ok(ready);
+        }
+        let mut below = self.load(ready.last().map(|_| chain_ids[rest.start - 1])).await?;
+        for number in rest {
+            let (layer, chain_id) = (&image.layers[number], chain_ids[number]);
+            let next = self.layer(layer, chain_id, blobs, below).await;
+            let next = next.map_err(|e| e.in_layer(&layer.digest.to_string()))?;
+            self.tell(&Event::Ready(&next.0.report));
+            ready.push(next.0);
+            below = next.1;
+        }
+        Ok(ready)
+    }
+
+    /// Makes the collapsed stacks of an image, if that was asked for, without writing anything to the store.
+    async fn collapse(&self, image: &Image, layers: &[Ready]) -> Result<Option<Collapsed>> {
+        let Some(size) = self.options.collapse else { return Ok(None) };
+        self.tell(&Event::Collapsing);
+        let (refs, staged, settings, again) = (self.refs, &self.staged, &self.settings, self.options.again);
+        let collapser = Collapser { refs, staged, settings, size, again };
+        collapser.image(&chain_ids(image), layers).await.map(Some).map_err(|e| self.no_room(e))
+    }
+
+    /// Finds or makes a layer, and lays it over the tree below.
+    async fn layer(
+        &self,
+        layer: &LayerBlob,
+        chain_id: Digest,
+        blobs: &Blobs,
+        mut below: Below,
+    ) -> Result<(Ready, Below)> {
+        let started = Instant::now();
+        if let Some(entry) = self.in_store(&layer.diff_id, &mut below).await? {
+            return Ok((reused(entry, layer, chain_id), below));
+        }
+        if let Some(made) = self.in_stage(&layer.diff_id, &mut below).await? {
+            let mut report = report(&made, Some(layer), Some(chain_id), &below, started);
+            (report.reused, report.resumed) = (true, true);
+            return Ok((Ready { entry: made.entry, fresh: None, report }, below));
+        }
+        if self.options.again {
+            return self.make(layer, chain_id, blobs, below, None).await;
+        }
+        let slot = self.slot(layer).await?;
+        if let Some(made) = self.kept(&slot, &mut below).await? {
+            let mut report = report(&made, Some(layer), Some(chain_id), &below, started);
+            (report.reused, report.resumed) = (true, true);
+            return Ok((fresh(made, Some(layer), report), below));
+        }
+        // Who made it can have published it, and have taken what was kept away, since the store was asked.
+        if let Some(entry) = self.in_store(&layer.diff_id, &mut below).await? {
+            return Ok((reused(entry, layer, chain_id), below));
+        }
+        self.make(layer, chain_id, blobs, below, Some(&slot)).await
+    }
+
+    /// Converts a layer, and keeps it for others.
+    async fn make(
+        &self,
+        layer: &LayerBlob,
+        chain_id: Digest,
+        blobs: &Blobs,
+        below: Below,
+        slot: Option<&Slot>,
+    ) -> Result<(Ready, Below)> {
+        let started = Instant::now();
+        self.tell(&Event::Started { layer: &layer.digest.to_string(), bytes: Some(layer.size) });
+        let blob = Told::new(blobs.blob(layer)?, self.options.progress.clone());
+        let (made, below) = self.build(Input::Tar(Box::new(blob), Some(layer.clone())), below).await?;
+        if let Some(slot) = slot {
+            slot.keep(&made, &self.settings.stage);
+        }
+        self.here().push(Here { made: made.clone(), adopted: false });
+        let report = report(&made, Some(layer), Some(chain_id), &below, started);
+        Ok((fresh(made, Some(layer), report), below))
+    }
+
+    /// The top layer of a chain that the store knows.
+    async fn known_chain(&self, chain_id: &Digest) -> Result<Option<StackEntry>> {
+        match self.refs.chain(chain_id).await {
+            Ok(chain) => Ok(chain.and_then(|chain| chain.stack.into_layers().pop())),
+            Err(e) if e.is_not_converted() => Ok(None),
+            Err(e) => Err(store(e)),
+        }
+    }
+
+    /// What a chain shows.
+    async fn load(&self, chain_id: Option<Digest>) -> Result<Below> {
+        let mut below = Below::default();
+        let Some(chain_id) = chain_id else { return Ok(below) };
+        let chain = self.refs.chain(&chain_id).await.map_err(store)?;
+        for entry in chain.iter().flat_map(|chain| &chain.stack) {
+            below.load(self.refs.store(), entry).await?;
+        }
+        Ok(below)
+    }
+
+    /// A layer of the store that was made from this tar, by this generation of the writer, and is right over this tree;
+    /// it is laid over it then.
+    async fn in_store(&self, diff_id: &Digest, below: &mut Below) -> Result<Option<StackEntry>> {
+        if self.options.again {
+            return Ok(None);
+        }
+        let diff = match self.refs.diff(diff_id).await {
+            Ok(diff) => diff,
+            Err(e) if e.is_not_converted() => None,
+            // Two others wrote it at once, and the slower one stands.
+            Err(blobstore::refs::Error::Older { .. }) => None,
+            Err(e) => return Err(store(e)),
+        };
+        for candidate in diff.into_iter().flat_map(|diff| diff.candidates) {
+            let current =
+                candidate.entry.generation == WRITER_GENERATION && candidate.entry.format == u32::from(format::MAJOR);
+            if !current || !all_hold(&candidate.assumes, below) {
+                continue;
+            }
+            match below.load(self.refs.store(), &candidate.entry).await {
+                Ok(()) => return Ok(Some(candidate.entry)),
+                Err(error) => tracing::warn!(layer = %candidate.entry.layer, %error, "cannot use a layer again"),
+            }
+        }
+        Ok(None)
+    }
+
+    /// The same among the layers of this conversion.
+    async fn in_stage(&self, diff_id: &Digest, below: &mut Below) -> Result<Option<Made>> {
+        let fits = |here: &&Here| here.made.diff_id() == Some(*diff_id) && all_hold(&here.made.assumes, below);
+        let found = self.here().iter().find(fits).map(|here| here.made.clone());
+        if let Some(made) = &found {
+            below.load(&self.staged, &made.entry).await?;
+        }
+        Ok(found)
+    }
+
+    /// The same among the kept layers; it is in the stage then.
+    async fn kept(&self, slot: &Arc<Slot>, below: &mut Below) -> Result<Option<Made>> {
+        for made in slot.found() {
+            if !all_hold(&made.assumes, below) {
+                continue;
+            }
+            let (slot, stage, wanted) = (slot.clone(), self.settings.stage.clone(), made.clone());
+            if spawn_blocking(move || slot.adopt(&wanted, &stage)).await.map_err(thread)? {
+                below.load(&self.staged, &made.entry).await?;
+                self.here().push(Here { made: made.clone(), adopted: true });
+                return Ok(Some(made));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The right to make a layer; waits while another conversion makes it.
+    async fn slot(&self, layer: &LayerBlob) -> Result<Arc<Slot>> {
+        let (work, key, progress) = (self.work.clone(), self.key(layer.diff_id), self.options.progress.clone());
+        let wait = move || {
+            tracing::info!(diff_id = %key.diff_id, "another conversion makes this layer: waiting for it");
+            if let Some(progress) = &progress {
+                progress(&Event::Waiting { layer: &key.diff_id.to_string() });
+            }
+        };
+        spawn_blocking(move || work.slot(&key, wait)).await.map_err(thread)?.map(Arc::new)
+    }
+
+    fn key(&self, diff_id: Digest) -> Key {
+        Key { diff_id, level: self.settings.level, chunk_size: self.settings.chunk_size }
+    }
+
+    /// Makes a layer and lays it over the tree below.
+    async fn build(&self, input: Input, below: Below) -> Result<(Made, Below)> {
+        let (settings, runtime) = (self.settings.clone(), Handle::current());
+        let work = move || build::build(input, &below, &settings, &runtime).map(|made| (made, below));
+        let done = spawn_blocking(work).await.map_err(thread)?;
+        let (made, mut below) = done.map_err(|e| self.no_room(e))?;
+        let (body, tree) = below::open(&self.staged, &made.entry).await?;
+        below.push(body, &tree, made.entry.root_opaque);
+        Ok((made, below))
+    }
+
+    /// Says what can be done where the work directory is full. What the layer took there is free again by now.
+    fn no_room(&self, error: Error) -> Error {
+        if !error.is_no_room() {
+            return error;
+        }
+        let _ = std::fs::remove_file(self.settings.stage.join(build::PART));
+        let (work, free) = (self.work.path().display(), self.work.free());
+        let what = format!(
+            "{work} is full: this layer's files and the layer made of them need more than the {free} bytes that are \
+             free there; free some, or name a directory with more room in TMPDIR"
+        );
+        Error::failed(what, error)
+    }
+
+    /// A source that is refused is refused again: nobody will come back to its layers.
+    fn failed(&self, error: &Error) {
+        if error.is_refusal() {
+            self.forget(|here| !here.adopted);
+        }
+    }
+
+    /// Takes layers of the stage from those that are kept for others.
+    fn forget(&self, which: impl Fn(&Here) -> bool) {
+        for here in self.here().iter().filter(|here| which(here)) {
+            if let Some(diff_id) = here.made.diff_id() {
+                self.work.forget(&self.key(diff_id), &here.made.entry.layer);
+            }
+        }
+    }
+
+    fn here(&self) -> std::sync::MutexGuard<'_, Vec<Here>> {
+        // A list that is only added to is whole at any time.
+        self.here.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, event: &Event<'_>) {
+        if let Some(progress) = &self.options.progress {
+            progress(event);
+        }
+    }
+
+    fn tell_storing<'r>(&self, layers: impl IntoIterator<Item = &'r Ready>) {
+        let sizes = layers.into_iter().filter(|layer| layer.fresh.is_some()).map(|layer| layer.entry.size);
+        self.tell(&Event::Storing(sizes.sum()));
+    }
+}
+
+fn all_hold(assumes: &[Assume], below: &Below) -> bool {
+    assumes.iter().all(|assume| holds(assume, below))
+}
+
+fn thread(error: tokio::task::JoinError) -> Error {
+    Error::failed("the conversion's thread", error)
+}
+
+/// A layer of the stage, with what references are to say of it. That a blob holds this tar is known of the blob that was
+/// read only.
+fn fresh(made: Made, source: Option<&LayerBlob>, report: LayerReport) -> Ready {
+    let source = source.filter(|layer| made.sums.is_some_and(|sums| sums.blob == layer.digest)).cloned();
+    let candidate = made.diff_id().map(|id| (id, Candidate { entry: made.entry.clone(), assumes: made.assumes }));
+    Ready { entry: made.entry, fresh: Some(Fresh { candidate, source }), report }
+}
+
+/// What is told of a layer of the stage, which lies on the top of a tree.
+fn report(
+    made: &Made,
+    source: Option<&LayerBlob>,
+    chain_id: Option<Digest>,
+    tree: &Below,
+    started: Instant,
+) -> LayerReport {
+    let (own, tar) = (made.sums.map(|sums| (sums.blob, sums.blob_size)), made.sums.map(|sums| sums.tar_size));
+    let blob = source.map(|layer| (layer.digest, layer.size)).or(own);
+    LayerReport {
+        source: blob.map(|(digest, _)| digest.to_string()),
+        diff_id: made.diff_id().map(|id| id.to_string()),
+        chain_id: chain_id.map(|id| id.to_string()),
+        layer: made.entry.layer.to_string(),
+        entry: Some(made.entry.clone()),
+        reused: false,
+        resumed: false,
+        entries: made.entries,
+        bytes_in: blob.map_or(made.data_bytes, |(_, size)| size),
+        bytes_tar: tar.unwrap_or(0),
+        bytes_out: made.entry.size,
+        chunks: made.chunks,
+        bytes_deduplicated: made.deduplicated,
+        bytes_repeated: tree.repeated(),
+        seconds: started.elapsed().as_secs_f64(),
+        warnings: made.warnings.clone(),
+    }
+}
+
+fn reused(entry: StackEntry, layer: &LayerBlob, chain_id: Digest) -> Ready {
+    let report = LayerReport {
+        source: Some(layer.digest.to_string()),
+        diff_id: Some(layer.diff_id.to_string()),
+        chain_id: Some(chain_id.to_string()),
+        layer: entry.layer.to_string(),
+        entry: Some(entry.clone()),
+        reused: true,
+        bytes_in: layer.size,
+        bytes_out: entry.size,
+        ..LayerReport::default()
+    };
+    Ready { entry, fresh: None, report }
+}

@@ -1,0 +1,73 @@
+//! What conversions that are dead left in the work directory, and how long it stays.
+
+use super::{LOCK, RUN, Slot, Work};
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// A stage is made first and locked then; a younger one is not judged.
+pub(super) const GRACE: Duration = Duration::from_secs(60);
+/// How long a layer is kept that nobody publishes: long enough for somebody to come back to it after a weekend.
+pub(super) const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// A kept layer that no conversion uses.
+struct Idle {
+    directory: PathBuf,
+    modified: SystemTime,
+    bytes: u64,
+}
+
+/// Removes stages that nobody holds, once older than `grace`; kept layers older than `week`; and of the others the
+/// oldest, while all take more than the file system has left. What cannot be looked at or removed is left.
+pub(super) fn sweep(work: &Work, grace: Duration, week: Duration) {
+    for entry in fs::read_dir(work.path()).into_iter().flatten().flatten() {
+        let ours = entry.file_name().as_encoded_bytes().starts_with(RUN.as_bytes());
+        if ours && is_dead(&entry.path(), grace).unwrap_or(false) {
+            tracing::info!(directory = %entry.path().display(), "removing what a conversion that was killed left");
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+    let mut idle: Vec<Idle> =
+        fs::read_dir(work.kept()).into_iter().flatten().flatten().filter_map(|e| idle(&e.path())).collect();
+    idle.sort_by_key(|kept| kept.modified);
+    let (mut taken, free) = (idle.iter().map(|kept| kept.bytes).sum::<u64>(), work.free());
+    for kept in idle {
+        let old = kept.modified.elapsed().is_ok_and(|age| age >= week);
+        if old || taken > free {
+            taken -= kept.bytes;
+            remove(&kept.directory);
+        }
+    }
+}
+
+fn is_dead(stage: &Path, grace: Duration) -> io::Result<bool> {
+    if stage.metadata()?.modified()?.elapsed().unwrap_or_default() < grace {
+        return Ok(false);
+    }
+    match File::options().write(true).open(stage.join(LOCK)) {
+        Ok(lock) => Ok(flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()),
+        Err(e) => Ok(e.kind() == io::ErrorKind::NotFound),
+    }
+}
+
+/// What a slot's directory holds, if its files are nobody else's: a conversion that uses one has a link to it.
+fn idle(directory: &Path) -> Option<Idle> {
+    let files = fs::read_dir(directory).ok()?.map(|entry| entry?.metadata()).collect::<io::Result<Vec<_>>>().ok()?;
+    let modified = files.iter().filter_map(|file| file.modified().ok()).max()?;
+    let idle = files.iter().all(|file| file.nlink() == 1);
+    idle.then(|| Idle { directory: directory.to_owned(), modified, bytes: files.iter().map(Metadata::len).sum() })
+}
+
+/// Removes a slot's directory, unless somebody makes its layer just now.
+fn remove(directory: &Path) {
+    let Ok(Some(_slot)) = Slot::take(directory, || false) else { return };
+    tracing::info!(directory = %directory.display(), "removing a layer that was never published");
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_name() != LOCK {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
