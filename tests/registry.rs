@@ -171,6 +171,14 @@ fn wrong_bytes_are_refused_and_nothing_is_written() {
 }
 
 #[test]
+fn a_document_without_end_is_refused() {
+    let node = Node::default();
+    let endless = Front::start(None, |_| Answer::Reply("200 OK", vec![], vec![b' '; 9 << 20]));
+    let error = node.fail(3, &["convert", &format!("docker://{}/app:1", endless.address)]);
+    assert!(error.contains("more than 8388608 bytes"), "{error}");
+}
+
+#[test]
 fn mirrors_are_asked_first_and_passed_over_when_they_fail() {
     let Some(registry) = Registry::start("mirrors", &Options::default()) else { return };
     let node = Node::default();

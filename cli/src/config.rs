@@ -178,6 +178,14 @@ impl Config {
                 return Err(format!("{key} = \"{}\": an absolute path is needed", path.display()));
             }
         }
+        for (host, registry) in &config.registry {
+            if let Some(path) = registry.ca_file.as_ref().filter(|path| !path.is_absolute()) {
+                return Err(format!(
+                    "[registry.\"{host}\"] ca_file = \"{}\": an absolute path is needed",
+                    path.display()
+                ));
+            }
+        }
         Ok(config)
     }
 
@@ -326,6 +334,7 @@ mod tests {
         assert_eq!(config.registry["h:5000"].mirrors, ["m"]);
         assert!(config.registry["docker.io"].plain_http);
         assert!(Config::parse("[registry.\"h\"]\ninsecure = true").unwrap_err().contains("line 2"));
+        assert!(Config::parse("[registry.\"h\"]\nca_file = \"ca.pem\"").unwrap_err().contains("absolute"));
     }
 
     #[test]

@@ -142,10 +142,10 @@ impl Node {
         snapshotter.wait().unwrap();
     }
 
-    /// `lamina`, ready to run. Its work directory is the node's own: what other tests convert is not taken over.
+    /// `lamina`, to be run. Conversions work in the node's directory `work`, where no other test's are.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(program("lamina"));
-        command.arg("--config").arg(self.config()).args(arguments).env("TMPDIR", self.new_dir("work"));
+        command.env("TMPDIR", self.new_dir("work")).arg("--config").arg(self.config()).args(arguments);
         command
     }
 

@@ -5,7 +5,7 @@ use crate::args::Convert;
 use crate::failure::Failure;
 use crate::output;
 use crate::registries;
-use blobstore::refs::ImageName;
+use blobstore::refs::{ImageName, TagKind, TagName};
 use control::causes;
 use converter::{CollapsedLayer, Event, LayerReport, Options, Report, Source};
 use indicatif::ProgressBar;
@@ -82,7 +82,9 @@ fn options(context: &Context, arguments: &Convert) -> Result<Options, Failure> {
         options.chunk_size = chunk_size;
     }
     if let Some(tag) = &arguments.tag {
-        options.tag = Some(tag.trim_start_matches("tag:").parse().map_err(|e| usage(&e))?);
+        let tag: TagName = tag.trim_start_matches("tag:").parse().map_err(|e| usage(&e))?;
+        options.whiteouts = tag.kind != TagKind::Base;
+        options.tag = Some(tag);
     }
     if let Some(name) = &arguments.name {
         options.name = Some(name.trim_start_matches("image:").parse().map_err(|e| usage(&e))?);

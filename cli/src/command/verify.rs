@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::registries;
 use blobstore::layer::{Verified, verify_file, verify_object};
-use blobstore::refs::{Name, layer_key};
+use blobstore::refs::{Name, TagKind, TagName, layer_key};
 use converter::{Options, Source};
 use serde_json::json;
 
@@ -43,7 +43,9 @@ async fn compare(context: &Context, arguments: &Verify) -> Result<(), Failure> {
     let registries = registries::settings(&context.config);
     let mut options = Options { work: work_directory(), registries, ..Options::default() };
     if let Some(tag) = &arguments.tag {
-        options.tag = Some(tag.trim_start_matches("tag:").parse().map_err(|e| usage(&e))?);
+        let tag: TagName = tag.trim_start_matches("tag:").parse().map_err(|e| usage(&e))?;
+        options.whiteouts = tag.kind != TagKind::Base;
+        options.tag = Some(tag);
     }
     if let Some(platform) = &arguments.platform {
         options.platforms = platform.parse().map_err(|e| usage(&e))?;

@@ -11,6 +11,7 @@ mod spool;
 pub use spool::{Item, Spool};
 
 use crate::error::{Error, Result};
+use crate::limits::ZEROS;
 use body::Body;
 use cut::Cutter;
 use erofs::{BLOCK, Content, Kind, NodeId, Tree};
@@ -18,10 +19,6 @@ use std::collections::HashMap;
 
 /// The chunk size that is aimed at unless the caller asks for another.
 pub const CHUNK_SIZE: u32 = 256 << 10;
-
-/// The most bytes of holes that a layer may store as zeros. Holes between data of a file that is very large are not all
-/// free (see [`Content::sparse`]); a map that asks for more than this was made to be converted for ever.
-const ZEROS_MAX: u64 = 64 << 30;
 
 /// What a pack came to.
 #[derive(Debug)]
@@ -86,9 +83,9 @@ fn place(item: &Item, cutter: &mut Cutter<'_>, packed: &mut Packed, path: &[u8])
             let ranges: Vec<_> = map.iter().map(|extent| (extent.offset, extent.length)).collect();
             let layout = Content::sparse(size, &ranges);
             packed.zeros += layout.stored() - ranges.iter().map(|(_, length)| length).sum::<u64>();
-            if packed.zeros > ZEROS_MAX {
+            if packed.zeros > ZEROS {
                 return Err(Error::refused(format!(
-                    "a sparse file of {size} bytes whose data are too far apart: more than {ZEROS_MAX} bytes of holes would \
+                    "a sparse file of {size} bytes whose data are too far apart: more than {ZEROS} bytes of holes would \
                      have to be stored"
                 )));
             }

@@ -4,6 +4,7 @@
 //! warning.
 
 use crate::error::{Error, Result};
+use crate::limits::{DEPTH, DOCUMENTS};
 use crate::registry::{Blob, Content};
 use crate::source::{Blobs, Descriptor, Images, parse};
 use blobstore::refs::Digest;
@@ -13,10 +14,6 @@ use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::io::Read;
 use std::sync::Arc;
-
-/// How deep indexes may nest, and how many bytes all documents may have together: more than any image has.
-const DEPTH_MAX: usize = 4;
-const DOCUMENTS_MAX: usize = 64 << 20;
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
@@ -39,7 +36,7 @@ pub(super) struct Originals {
     blobs: Vec<(Digest, u64)>,
     known: HashSet<Digest>,
     /// Of all documents.
-    bytes: usize,
+    bytes: u64,
 }
 
 /// One entry of the root index.
@@ -162,8 +159,8 @@ impl Originals {
     ) -> Result<()> {
         let links: Links = parse(&document.digest.to_string(), &document.bytes)?;
         manifests.insert(document.digest);
-        self.bytes += document.bytes.len();
-        if depth > DEPTH_MAX || self.bytes > DOCUMENTS_MAX {
+        self.bytes += document.bytes.len() as u64;
+        if depth > DEPTH || self.bytes > DOCUMENTS {
             return Err(Error::refused(format!("{}: indexes nest too deep, or hold too much", document.digest)));
         }
         for child in links.manifests.iter().flatten() {
@@ -185,7 +182,7 @@ impl Originals {
 /// Whether something below a descriptor is known not to be there.
 fn is_lacking(blobs: &Blobs, descriptor: &Descriptor, seen: &mut HashSet<Digest>, depth: usize) -> Result<bool> {
     let digest = descriptor.digest()?;
-    if matches!(blobs, Blobs::Registry { .. }) || depth > DEPTH_MAX || !seen.insert(digest) {
+    if matches!(blobs, Blobs::Registry { .. }) || depth > DEPTH || !seen.insert(digest) {
         return Ok(false);
     }
     if blobs.lacks(&digest) {

@@ -6,7 +6,7 @@ use super::retry::retrying;
 use super::trouble::{self, Trouble};
 use super::{HostSettings, Settings};
 use crate::error::{Error, Result};
-use crate::source::DOCUMENT_MAX;
+use crate::limits::DOCUMENT as DOCUMENT_MAX;
 use blobstore::refs::{Digest, ImageName};
 use reqwest::{Response, StatusCode, header};
 use std::sync::Arc;

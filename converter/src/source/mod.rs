@@ -17,7 +17,7 @@ pub use blobs::Blobs;
 pub use directory::read_directory;
 pub use docker::open as open_docker;
 pub use layout::{Image, Images, LayerBlob, Platforms, open as open_layout};
-pub(crate) use manifest::{DOCUMENT_MAX, Descriptor, MOUNTABLE, WirePlatform, parse};
+pub(crate) use manifest::{Descriptor, MOUNTABLE, WirePlatform, parse};
 pub use remote::open as open_registry;
 pub use stream::{LayerStream, Read as ReadSums};
 

@@ -3,6 +3,7 @@
 use super::gzip::Gzip;
 use super::hashing::Hashing;
 use crate::error::{Error, Result};
+use crate::limits::check_ratio;
 use blobstore::refs::Digest;
 use std::io::{self, BufRead, BufReader};
 
@@ -45,14 +46,19 @@ impl LayerStream {
                 let decoder = zstd::stream::read::Decoder::with_buffer(input);
                 Decoder::Zstd(decoder.map_err(|e| Error::failed("starting zstd", e))?)
             }
-            _ => Decoder::Plain(input),
+            start => match foreign(start) {
+                Some(name) => {
+                    return Err(Error::refused(format!("it is compressed by {name}: gzip and zstd are supported")));
+                }
+                None => Decoder::Plain(input),
+            },
         };
         Ok(Self { tar: Hashing::new(decoder, u64::MAX) })
     }
 
     /// Reads what is left of the tar and of the blob.
     pub fn finish(mut self) -> Result<Read> {
-        if let Err(error) = io::copy(&mut self.tar, &mut io::sink()) {
+        if let Err(error) = io::copy(&mut self, &mut io::sink()) {
             return Err(Error::stream("decompressing the layer", error));
         }
         let (decoder, diff_id, tar_size) = self.tar.into_parts();
@@ -67,6 +73,16 @@ impl LayerStream {
 }
 
 impl Decoder {
+    /// Bytes of the blob that were read, some ahead of what was decompressed.
+    fn consumed(&self) -> u64 {
+        match self {
+            Self::Gzip(gzip) => gzip.get_ref(),
+            Self::Zstd(zstd) => Some(zstd.get_ref()),
+            Self::Plain(input) => Some(input),
+        }
+        .map_or(0, |input| input.get_ref().count())
+    }
+
     fn rest(self) -> io::Result<(Digest, u64)> {
         let input = match self {
             Self::Gzip(gzip) => gzip.into_inner().ok_or(io::ErrorKind::InvalidInput)?,
@@ -89,8 +105,34 @@ impl io::Read for Decoder {
 
 impl io::Read for LayerStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.tar.read(buffer)
+        let count = self.tar.read(buffer)?;
+        check_ratio(self.tar.count(), self.tar.inner().consumed()).map_err(io::Error::other)?;
+        Ok(count)
     }
+}
+
+/// By what a stream is compressed, by its first bytes; `None`: it is plain, for all that can be told.
+pub(super) fn compression(start: &[u8]) -> Option<&'static str> {
+    match start {
+        [0x1f, 0x8b, ..] => Some("gzip"),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some("zstd"),
+        _ => foreign(start),
+    }
+}
+
+/// The name of a compression that is not supported, by a stream's first bytes.
+fn foreign(start: &[u8]) -> Option<&'static str> {
+    const MAGIC: [(&[u8], &str); 6] = [
+        (b"BZh", "bzip2"),
+        (b"\xfd7zXZ\0", "xz"),
+        (b"LZIP", "lzip"),
+        (b"\x04\x22\x4d\x18", "lz4"),
+        (b"\x1f\x9d", "compress"),
+        (b"\x89LZO\0", "lzop"),
+    ];
+    // A tar can begin with a name like these.
+    let tar = start.len() >= 512 && start[257..262] == *b"ustar";
+    MAGIC.iter().find(|(magic, _)| !tar && start.starts_with(magic)).map(|(_, name)| *name)
 }
 
 #[cfg(test)]
@@ -117,6 +159,19 @@ mod tests {
             assert_eq!((sums.blob, sums.blob_size), (Digest::of(&blob), blob.len() as u64));
         }
         assert!(read(frames[..frames.len() - 20].to_vec()).unwrap_err().is_refusal());
+    }
+
+    #[test]
+    fn other_compressions_are_refused_by_name() {
+        for (start, name) in [(&b"BZh91AY&SY"[..], "bzip2"), (b"\xfd7zXZ\0\0\x04", "xz"), (b"\x04\x22\x4d\x18d", "lz4")]
+        {
+            let error = read(start.to_vec()).unwrap_err();
+            assert!(error.is_refusal() && error.to_string().contains(name), "{error}");
+        }
+        let mut tar = vec![0; 1024];
+        tar[..3].copy_from_slice(b"BZh");
+        tar[257..262].copy_from_slice(b"ustar");
+        assert!(read(tar).is_ok());
     }
 
     #[test]
