@@ -12,7 +12,8 @@
 //! * `collapse`: fewer layers that show the same.
 //! * `push`: to a registry, beside the original.
 //! * [`export`](mod@export): back to an image, a tar or a directory.
-//! * [`compare`](mod@compare): whether the store shows what a source holds.
+//! * [`model`]: the image specification once more, applied literally; [`compare`](mod@compare): whether the store shows
+//!   what it says of a source.
 //!
 //! A conversion is deterministic (equal input and options give equal bytes) and lossless, or the input is refused
 //! ([`Error::Refused`]) and nothing is written. This crate knows OCI, tar and overlayfs's layers; what an EROFS image and
@@ -29,6 +30,7 @@ mod entries;
 pub mod error;
 pub mod export;
 pub mod limits;
+pub mod model;
 pub mod pack;
 pub mod progress;
 mod publish;

@@ -1,7 +1,7 @@
 //! The documents of an image: index, manifest, config, in OCI's and Docker's media types.
 
 use crate::error::{Error, Result};
-pub(super) use crate::limits::DOCUMENT as DOCUMENT_MAX;
+pub(crate) use crate::limits::DOCUMENT as DOCUMENT_MAX;
 use blobstore::refs::{Digest, Platform};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
