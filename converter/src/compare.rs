@@ -130,6 +130,8 @@ fn directory(path: &Path) -> Result<Original> {
 fn apply(model: &mut Model, blob: Box<dyn Read + Send>, layer: Option<&LayerBlob>) -> Result<ReadSums> {
     let mut reader = Reader::new(LayerStream::new(blob, layer.map_or(u64::MAX, |layer| layer.size))?);
     model.apply_reader(&mut reader)?;
+    // What stands behind the archive is part of the blob, and of nothing else.
+    reader.rest()?;
     reader.into_inner().finish()
 }
 
