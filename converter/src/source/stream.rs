@@ -1,23 +1,29 @@
 //! A layer blob as the tar stream in it: decompressed, with both its digests taken on the way.
+//!
+//! Threads in a row: one reads and decompresses the blob, one hashes the tar, and who uses the stream parses it.
 
+use super::ahead::Ahead;
 use super::gzip::Gzip;
-use super::hashing::Hashing;
+use super::hashing::{Hashing, Limited};
 use crate::error::{Error, Result};
 use blobstore::refs::Digest;
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufReader, Cursor, Read as _};
 
-type Blob = Box<dyn io::Read + Send>;
+type Blob = Limited<io::Chain<Cursor<Vec<u8>>, Box<dyn io::Read + Send>>>;
 type Input = BufReader<Hashing<Blob>>;
 
 /// A layer's tar stream. Read it as far as needed, then [`LayerStream::finish`] reads the rest.
 pub struct LayerStream {
-    tar: Hashing<Decoder>,
+    tar: Ahead<Decoder>,
+    plain: bool,
+    position: u64,
 }
 
 enum Decoder {
     Gzip(Box<Gzip<Input>>),
     Zstd(zstd::stream::read::Decoder<'static, Input>),
-    Plain(Input),
+    /// The blob is the tar: it is hashed as that.
+    Plain(Blob),
 }
 
 /// What was read, all of it.
@@ -35,19 +41,35 @@ pub struct Read {
 
 impl LayerStream {
     /// Starts to read a blob of at most `limit` bytes; its first bytes tell how it is compressed.
-    pub fn new(blob: Blob, limit: u64) -> Result<Self> {
-        let mut input = BufReader::with_capacity(256 << 10, Hashing::new(blob, limit));
-        let start = input.fill_buf().map_err(|e| Error::stream("reading the layer", e))?;
-        let decoder = match start {
-            [0x1f, 0x8b, ..] => Decoder::Gzip(Box::new(Gzip::new(input))),
+    pub fn new(mut blob: Box<dyn io::Read + Send>, limit: u64) -> Result<Self> {
+        let reading = |e| Error::stream("reading the layer", e);
+        let mut start = Vec::new();
+        (&mut blob).take(4).read_to_end(&mut start).map_err(reading)?;
+        let magic = start.clone();
+        let blob = Limited::new(Cursor::new(start).chain(blob), limit);
+        let input = |blob| BufReader::with_capacity(256 << 10, Hashing::new(blob));
+        let decoder = match magic[..] {
+            [0x1f, 0x8b, ..] => Decoder::Gzip(Box::new(Gzip::new(input(blob)))),
             // A frame, or a skippable frame in front of one.
-            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => {
-                let decoder = zstd::stream::read::Decoder::with_buffer(input);
+            [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18] => {
+                let decoder = zstd::stream::read::Decoder::with_buffer(input(blob));
                 Decoder::Zstd(decoder.map_err(|e| Error::failed("starting zstd", e))?)
             }
-            _ => Decoder::Plain(input),
+            _ => Decoder::Plain(blob),
         };
-        Ok(Self { tar: Hashing::new(decoder, u64::MAX) })
+        let plain = matches!(decoder, Decoder::Plain(_));
+        let tar = Ahead::new(decoder).map_err(|e| Error::failed("starting to read the layer", e))?;
+        Ok(Self { tar, plain, position: 0 })
+    }
+
+    /// Whether the blob is the tar itself, not compressed.
+    pub fn is_plain(&self) -> bool {
+        self.plain
+    }
+
+    /// Bytes of the tar that were read from here.
+    pub fn position(&self) -> u64 {
+        self.position
     }
 
     /// Reads what is left of the tar and of the blob.
@@ -55,25 +77,31 @@ impl LayerStream {
         if let Err(error) = io::copy(&mut self.tar, &mut io::sink()) {
             return Err(Error::stream("decompressing the layer", error));
         }
-        let (decoder, diff_id, tar_size) = self.tar.into_parts();
-        let (blob, blob_size) = decoder.rest().map_err(|e| Error::stream("reading the layer", e))?;
+        let reading = |e| Error::stream("reading the layer", e);
+        let (decoder, diff_id, tar_size) = self.tar.into_parts().map_err(reading)?;
+        let (blob, blob_size) = decoder.rest().map_err(reading)?.unwrap_or((diff_id, tar_size));
         Ok(Read { blob, blob_size, diff_id, tar_size })
     }
 
     /// Reads what is left of the blob, without decompressing it: its digest and size.
-    pub fn abandon(self) -> io::Result<(Digest, u64)> {
-        self.tar.into_parts().0.rest()
+    pub fn abandon(mut self) -> io::Result<(Digest, u64)> {
+        if self.plain {
+            io::copy(&mut self.tar, &mut io::sink())?;
+        }
+        let (decoder, digest, count) = self.tar.into_parts()?;
+        Ok(decoder.rest()?.unwrap_or((digest, count)))
     }
 }
 
 impl Decoder {
-    fn rest(self) -> io::Result<(Digest, u64)> {
+    /// Digest and size of the blob, where they are not those of the tar.
+    fn rest(self) -> io::Result<Option<(Digest, u64)>> {
         let input = match self {
             Self::Gzip(gzip) => gzip.into_inner().ok_or(io::ErrorKind::InvalidInput)?,
             Self::Zstd(zstd) => zstd.finish(),
-            Self::Plain(input) => input,
+            Self::Plain(_) => return Ok(None),
         };
-        input.into_inner().finish()
+        input.into_inner().finish().map(Some)
     }
 }
 
@@ -89,7 +117,9 @@ impl io::Read for Decoder {
 
 impl io::Read for LayerStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.tar.read(buffer)
+        let count = self.tar.read(buffer)?;
+        self.position += count as u64;
+        Ok(count)
     }
 }
 
@@ -121,6 +151,19 @@ mod tests {
 
     #[test]
     fn a_blob_past_its_size_is_refused() {
-        assert!(LayerStream::new(Box::new(io::Cursor::new(vec![1; 100])), 99).err().unwrap().is_refusal());
+        let read = |limit| LayerStream::new(Box::new(Cursor::new(vec![1; 100])), limit).and_then(LayerStream::finish);
+        assert!(read(99).unwrap_err().is_refusal());
+        assert_eq!(read(100).unwrap().blob_size, 100);
+    }
+
+    #[test]
+    fn the_digest_of_an_abandoned_blob_is_that_of_all_of_it() {
+        let tar = b"not really a tar".repeat(100_000);
+        for blob in [tar.clone(), zstd::bulk::compress(&tar, 3).unwrap()] {
+            let mut stream = LayerStream::new(Box::new(Cursor::new(blob.clone())), u64::MAX).unwrap();
+            stream.read_exact(&mut [0; 1000]).unwrap();
+            assert_eq!((stream.position(), stream.is_plain()), (1000, blob == tar));
+            assert_eq!(stream.abandon().unwrap(), (Digest::of(&blob), blob.len() as u64));
+        }
     }
 }
