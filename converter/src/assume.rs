@@ -3,7 +3,7 @@
 use crate::below::Below;
 use crate::tar::TreePath;
 use crate::tree::{Assumption, Found};
-use blobstore::refs::{Assume, Assumed, Attributes};
+use blobstore::refs::{Assume, Assumed, Attributes, Target};
 
 /// An assumption as references and the layer's own index write it.
 pub(crate) fn assume(assumption: &Assumption) -> Assume {
@@ -16,6 +16,8 @@ pub(crate) fn assume(assumption: &Assumption) -> Assume {
         }),
         Found::Nothing => Assumed::Absent,
         Found::NoDirectory => Assumed::NoDirectory,
+        Found::Symlink(target) => Assumed::Symlink(Target(target.clone())),
+        Found::NoLink => Assumed::NoLink,
         Found::Something => Assumed::Present,
         Found::Contents => Assumed::Copied,
     };
@@ -35,6 +37,8 @@ pub(crate) fn holds(assume: &Assume, below: &Below) -> bool {
         Assumed::Absent => Found::Nothing,
         Assumed::Present => Found::Something,
         Assumed::NoDirectory => Found::NoDirectory,
+        Assumed::Symlink(Target(target)) => Found::Symlink(target.clone()),
+        Assumed::NoLink => Found::NoLink,
         Assumed::Copied | Assumed::Collapsed | Assumed::Unknown => return false,
     };
     TreePath::clean(&assume.path).is_ok_and(|path| below.merged.holds(&Assumption { path, found }))

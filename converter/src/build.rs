@@ -2,11 +2,12 @@
 
 use crate::assume::assume;
 use crate::below::Below;
-use crate::error::{Error, Result, show};
+use crate::entries::read_entries;
+use crate::error::{Error, Result};
 use crate::pack::{Spool, plan};
 use crate::source::{Blob, LayerBlob, LayerStream, ReadSums, read_directory};
-use crate::tar::{Kind, Reader};
-use crate::tree::{Contents, Meaning, Settled, Upper, keep_possible};
+use crate::tar::Reader;
+use crate::tree::{Contents, Settled, Upper};
 use blobstore::layer::{Flags, Front, Options as WriterOptions, Section, Summary, WRITER_GENERATION, Writer, format};
 use blobstore::refs::{Assume, Digest, StackEntry, layer_key};
 use erofs::{Expect, NodeId, WriteError};
@@ -16,10 +17,6 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tokio::runtime::Handle;
-
-/// Most entries of a layer, some times what the largest have: each takes about a kilobyte of memory, and a compressed
-/// megabyte can hold millions.
-const ENTRIES_MAX: u64 = 8 << 20;
 
 /// Name of a layer file that is being written.
 pub(crate) const PART: &str = "part";
@@ -33,6 +30,8 @@ pub(crate) struct Settings {
     pub(crate) threads: usize,
     /// The chunk size that is aimed at.
     pub(crate) chunk_size: u32,
+    /// Whether a tar that is no image's keeps its whiteouts.
+    pub(crate) whiteouts: bool,
     /// Directory for what is on the way: spools, and layer files under their keys.
     pub(crate) stage: PathBuf,
 }
@@ -59,6 +58,9 @@ pub(crate) struct Made {
     pub(crate) sums: Option<ReadSums>,
     pub(crate) entries: u64,
     pub(crate) deduplicated: u64,
+    /// It has marks for what it will be stacked on, so that it is not what the same tar is as an image's layer.
+    #[serde(default)]
+    pub(crate) marks: bool,
 }
 
 /// Makes a layer over what lies below it. Blocks; not for the runtime's own threads.
@@ -68,6 +70,9 @@ pub(crate) fn build(input: Input, below: &Below, settings: &Settings, runtime: &
     let mut upper = Upper::new();
     let (entries, sums) = match input {
         Input::Tar(blob, expect) => {
+            if settings.whiteouts && expect.is_none() {
+                upper.keep_marks();
+            }
             let (entries, sums) = read_tar(blob, expect.as_ref(), &mut upper, &mut spool)?;
             (entries, Some(sums))
         }
@@ -127,6 +132,7 @@ fn finish(
         sums: None,
         entries: 0,
         deduplicated,
+        marks: settled.marks,
     })
 }
 
@@ -137,7 +143,12 @@ fn read_tar(blob: Blob, expect: Option<&LayerBlob>, upper: &mut Upper, spool: &m
         spool.read_again(file, start);
     }
     let mut reader = Reader::new(stream);
-    let read = read_entries(&mut reader, upper, spool);
+    let read = read_entries(&mut reader, upper, spool).and_then(|entries| {
+        if reader.rest()? {
+            upper.warn("there is something behind the end of the tar: left out".to_owned());
+        }
+        Ok(entries)
+    });
     let stream = reader.into_inner();
     match (read, expect) {
         (Ok(entries), None) => Ok((entries, stream.finish()?)),
@@ -163,37 +174,6 @@ fn compare<T: PartialEq + std::fmt::Display>(what: &str, want: T, found: T) -> R
         true => Ok(()),
         false => Err(Error::refused(format!("{what} mismatch: it should be {want}, and is {found}"))),
     }
-}
-
-fn read_entries(reader: &mut Reader<LayerStream>, upper: &mut Upper, spool: &mut Spool) -> Result<u64> {
-    let mut entries = 0;
-    while let Some(mut entry) = reader.next_entry()? {
-        entries += 1;
-        if entries > ENTRIES_MAX {
-            return Err(Error::refused(format!("more than {ENTRIES_MAX} entries")));
-        }
-        let name = entry.path.to_bytes();
-        let at = |e: Error| e.at(&name);
-        match Meaning::of(&entry.path).map_err(at)? {
-            Meaning::Whiteout(path) => upper.whiteout(&path),
-            Meaning::Opaque(directory) => upper.opaque(&directory),
-            Meaning::Ignored => {}
-            Meaning::Entry => {
-                for dropped in keep_possible(&mut entry.attributes.xattrs) {
-                    upper.warn(format!("'{}': the attribute '{}' is left out", entry.path, show(&dropped)));
-                }
-                let contents = match &entry.kind {
-                    Kind::File(shape) => {
-                        let position = reader.input().position();
-                        Some(spool.add_in_place(shape, position, |buffer| reader.read(buffer)).map_err(at)?)
-                    }
-                    _ => None,
-                };
-                upper.add(entry, contents).map_err(at)?;
-            }
-        }
-    }
-    Ok(entries)
 }
 
 /// Writes the layer; also gives the bytes of files that share others' blocks.
@@ -261,6 +241,6 @@ pub(crate) fn unwritable(error: WriteError) -> Error {
 impl Made {
     /// The digest that a tar goes by.
     pub(crate) fn diff_id(&self) -> Option<Digest> {
-        self.sums.map(|sums| sums.diff_id)
+        self.sums.filter(|_| !self.marks).map(|sums| sums.diff_id)
     }
 }

@@ -21,6 +21,9 @@ pub struct Options {
     pub name: Option<ImageName>,
     /// The tag that is to stand for the result.
     pub tag: Option<TagName>,
+    /// Keep the whiteouts and opaque marks of a tar, which hides names of what it will be stacked on: a workspace's or a
+    /// toolkit's. Else they hide nothing, since nothing lies below.
+    pub whiteouts: bool,
     /// The chunk size that is aimed at, in bytes: a multiple of 4096, 4 MiB at most.
     pub chunk_size: u32,
     /// zstd's compression level.
@@ -45,6 +48,7 @@ impl Default for Options {
             platforms: Platforms::default(),
             name: None,
             tag: None,
+            whiteouts: false,
             chunk_size: crate::pack::CHUNK_SIZE,
             level: 3,
             jobs: 0,

@@ -75,7 +75,7 @@ impl Error {
     /// Names the tar entry or path, if none is named yet.
     pub fn at(mut self, entry: &[u8]) -> Self {
         if let Self::Refused(refusal) = &mut self {
-            refusal.entry.get_or_insert_with(|| show(entry));
+            refusal.entry.get_or_insert_with(|| short(entry));
         }
         self
     }
@@ -118,6 +118,15 @@ impl Error {
             })),
             Self::Failed { what, source } => Self::failed(what.clone(), source.to_string()),
         }
+    }
+}
+
+/// The start of a byte string that may be megabytes long, for messages.
+pub(crate) fn short(bytes: &[u8]) -> String {
+    const MOST: usize = 512;
+    match bytes.get(..MOST) {
+        Some(start) if bytes.len() > MOST => format!("{}…", show(start)),
+        _ => show(bytes),
     }
 }
 

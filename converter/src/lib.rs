@@ -2,6 +2,8 @@
 //!
 //! * [`source`]: where layers come from: image layouts, tar files, directories; every digest checked.
 //! * [`tar`]: a tar stream of any dialect as plain entries.
+//! * [`read_entries`]: all of a tar, into a tree and a spool of contents.
+//! * [`limits`]: how much an input may ask for.
 //! * [`tree`]: a layer's entries applied to the tree below it, in overlayfs's own form.
 //! * [`pack`]: file contents to the data space, cut into chunks.
 //! * [`convert`](mod@convert): all of it in order, `session` layer by layer; `work`: where layers wait, and are kept for
@@ -21,8 +23,10 @@ mod collapse;
 pub mod compare;
 mod contents;
 pub mod convert;
+mod entries;
 pub mod error;
 pub mod export;
+pub mod limits;
 pub mod pack;
 pub mod progress;
 mod publish;
@@ -35,6 +39,7 @@ mod work;
 
 pub use compare::{Comparison, compare};
 pub use convert::{Options, convert};
+pub use entries::read_entries;
 pub use error::{Error, Refusal, Result};
 pub use export::{Exported, Origin, Output, export};
 pub use progress::{Event, Progress};

@@ -58,7 +58,13 @@ impl<'a> Session<'a> {
         };
         let path = stage.path().to_owned();
         let staged = Arc::new(FileStore::new(&path));
-        let settings = Settings { level: options.level, threads, chunk_size: options.chunk_size, stage: path };
+        let settings = Settings {
+            level: options.level,
+            threads,
+            chunk_size: options.chunk_size,
+            whiteouts: options.whiteouts,
+            stage: path,
+        };
         Ok(Self { refs, options, settings, work, _stage: stage, staged, here: Mutex::default() })
     }
 

@@ -27,6 +27,10 @@ pub enum Assumed {
     Present,
     /// No directory: nothing, or something else.
     NoDirectory,
+    /// A symbolic link with this target, which the layer went through.
+    Symlink(Target),
+    /// No symbolic link, which the layer would have gone through: nothing, or something else.
+    NoLink,
     /// A directory with these attributes. (Its time is no assumption: an inherited time is a fixed value.)
     Directory(Attributes),
     /// A file of which the layer has a copy, and nothing is said of what it was: holds nowhere else.
@@ -36,6 +40,34 @@ pub enum Assumed {
     /// An assumption of a kind that this build does not know: holds nowhere.
     #[serde(other)]
     Unknown,
+}
+
+/// Target of an assumed symbolic link: any bytes but NUL.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(try_from = "TargetWire", into = "TargetWire")]
+pub struct Target(pub Vec<u8>);
+
+#[derive(Serialize, Deserialize)]
+struct TargetWire {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    target: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    target_b64: Option<String>,
+}
+
+impl From<Target> for TargetWire {
+    fn from(Target(target): Target) -> Self {
+        let (target, target_b64) = split(target);
+        Self { target, target_b64 }
+    }
+}
+
+impl TryFrom<TargetWire> for Target {
+    type Error = String;
+
+    fn try_from(wire: TargetWire) -> Result<Self, String> {
+        join("target", wire.target, wire.target_b64).map(Self)
+    }
 }
 
 /// Attributes of an assumed directory.
@@ -140,6 +172,10 @@ mod tests {
         assert_eq!(assume.what, Assumed::Unknown);
         let absent: Assume = serde_json::from_value(json!({"path": "a", "kind": "absent"})).unwrap();
         assert_eq!(absent.what, Assumed::Absent);
+        for target in [&b"usr/lib"[..], b"\xff"] {
+            let link = Assume { path: b"lib".to_vec(), what: Assumed::Symlink(Target(target.to_vec())) };
+            assert_eq!(serde_json::from_value::<Assume>(serde_json::to_value(&link).unwrap()).unwrap(), link);
+        }
         assert!(serde_json::from_value::<Assume>(json!({"kind": "absent"})).is_err());
     }
 }

@@ -26,6 +26,8 @@
 mod assume;
 mod chain;
 mod collapsed;
+#[cfg(test)]
+mod collapsed_tests;
 mod diff;
 mod digest;
 pub mod envelope;
@@ -48,7 +50,7 @@ mod tag;
 #[cfg(test)]
 mod tests;
 
-pub use assume::{Assume, Assumed, Attributes};
+pub use assume::{Assume, Assumed, Attributes, Target};
 pub use chain::{Chain, ChainLayer};
 pub use collapsed::Stacks;
 pub use diff::{Candidate, Diff, LayerDigest};

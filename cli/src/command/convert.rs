@@ -4,6 +4,7 @@ use super::Context;
 use crate::args::Convert;
 use crate::failure::Failure;
 use crate::output;
+use blobstore::refs::{TagKind, TagName};
 use control::causes;
 use converter::{CollapsedLayer, Event, LayerReport, Options, Report, Source};
 use indicatif::ProgressBar;
@@ -75,7 +76,9 @@ fn options(arguments: &Convert) -> Result<Options, Failure> {
         options.chunk_size = chunk_size;
     }
     if let Some(tag) = &arguments.tag {
-        options.tag = Some(tag.trim_start_matches("tag:").parse().map_err(|e| usage(&e))?);
+        let tag: TagName = tag.trim_start_matches("tag:").parse().map_err(|e| usage(&e))?;
+        options.whiteouts = tag.kind != TagKind::Base;
+        options.tag = Some(tag);
     }
     if let Some(name) = &arguments.name {
         options.name = Some(name.trim_start_matches("image:").parse().map_err(|e| usage(&e))?);

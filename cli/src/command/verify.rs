@@ -6,7 +6,7 @@ use crate::args::Verify;
 use crate::failure::Failure;
 use crate::output;
 use blobstore::layer::{Verified, verify_file, verify_object};
-use blobstore::refs::{Name, layer_key};
+use blobstore::refs::{Name, TagKind, TagName, layer_key};
 use converter::{Options, Source};
 use serde_json::json;
 
@@ -41,7 +41,9 @@ async fn compare(context: &Context, arguments: &Verify) -> Result<(), Failure> {
     }
     let mut options = Options { work: work_directory(), ..Options::default() };
     if let Some(tag) = &arguments.tag {
-        options.tag = Some(tag.trim_start_matches("tag:").parse().map_err(|e| usage(&e))?);
+        let tag: TagName = tag.trim_start_matches("tag:").parse().map_err(|e| usage(&e))?;
+        options.whiteouts = tag.kind != TagKind::Base;
+        options.tag = Some(tag);
     }
     if let Some(platform) = &arguments.platform {
         options.platforms = platform.parse().map_err(|e| usage(&e))?;

@@ -62,14 +62,17 @@ impl Collapser<'_> {
         let Chain { stack: mut plain, collapsed, .. } = base;
         let mut stack = collapsed.unwrap_or_default();
         let mut done = Collapsed::default();
-        let mut trees = Trees::default();
-        if kept < layers.len() {
-            trees.plain = self.load(&plain).await?;
-            trees.collapsed = self.load(&stack).await?;
-            trees.proof = Proof::from(plain.len(), stack.len());
-        }
         let entries: Vec<&StackEntry> = layers.iter().map(|layer| &layer.entry).collect();
-        for group in plan::groups(&entries, kept, self.size) {
+        let groups = plan::groups(&entries, kept, self.size);
+        let mut trees = Trees::default();
+        if let Some(group) = groups.first() {
+            // Under an opaque root nothing is hidden one by one: that is not there.
+            if entries[group.start].root_opaque {
+                (plain, stack) = (Stack::EMPTY, Stack::EMPTY);
+            }
+            trees = self.load(&plain, &stack).await?;
+        }
+        for group in groups {
             let started = Instant::now();
             let made;
             (trees, made) = self.group(trees, &layers[group.clone()]).await?;
@@ -107,12 +110,15 @@ impl Collapser<'_> {
         Ok((0, Chain { chain_id: Digest::of(b""), stack: Stack::EMPTY, collapsed: None }))
     }
 
-    async fn load(&self, stack: &Stack) -> Result<Below> {
-        let mut below = Below::default();
-        for entry in stack {
-            below.load(self.refs.store(), entry).await?;
+    /// Two stacks that were proven to show the same when their references were written.
+    async fn load(&self, plain: &Stack, collapsed: &Stack) -> Result<Trees> {
+        let mut trees = Trees { proof: Proof::from(plain.len(), collapsed.len()), ..Trees::default() };
+        for (below, stack) in [(&mut trees.plain, plain), (&mut trees.collapsed, collapsed)] {
+            for entry in stack {
+                below.load(self.refs.store(), entry).await?;
+            }
         }
-        Ok(below)
+        Ok(trees)
     }
 
     /// Where a layer is: one that this conversion made or adopted is not in the store yet.

@@ -6,8 +6,8 @@
 //! once it has T/2, before one file in four, chosen by a hash of its path and contents, so that two layers that differ
 //! in some small files come back to the same cuts soon. Long runs of zeros are chunks of their own, large ones.
 
+use super::hash::RUN_MIN;
 use super::item::Body;
-use super::zeros::RUN_MIN;
 
 /// The most that a chunk may hold.
 const CHUNK_MAX: u64 = 8 << 20;

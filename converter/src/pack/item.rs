@@ -5,6 +5,7 @@
 //! hash is taken over the body and its place in the file, so it does not depend on how a tar or a file system described
 //! the holes, and a file without holes is a plain one whatever its map says.
 
+use super::hash::BodyHasher;
 use crate::tar::{Extent, Shape};
 use erofs::{BLOCK, Content, SparseLayout};
 
@@ -93,16 +94,12 @@ impl Body {
         }
     }
 
-    /// The hash of a body, all of which `hasher` has taken. The layout comes behind it: from its start on a body is hashed
-    /// in the large aligned pieces that BLAKE3 is fast with.
-    pub(super) fn finish(&self, mut hasher: blake3::Hasher) -> [u8; 32] {
+    /// The hash of the contents, when `hasher` has taken all of the body; and the body's long runs of zeros.
+    pub(super) fn finish(&self, hasher: BodyHasher) -> ([u8; 32], Vec<(u64, u64)>) {
         let pieces = self.layout().map_or(&[][..], |layout| &layout.pieces);
         let chunk_bits = self.layout().map_or(0, |layout| u64::from(layout.chunk_bits) + 1);
         let numbers = pieces.iter().flat_map(|piece| [piece.offset, piece.len]);
-        for number in numbers.chain([pieces.len() as u64, chunk_bits, self.plain.length]) {
-            hasher.update(&number.to_le_bytes());
-        }
-        *hasher.finalize().as_bytes()
+        hasher.finish(numbers.chain([pieces.len() as u64, chunk_bits, self.plain.length]))
     }
 
     /// Where the file has holes, and is not stored as a plain one.

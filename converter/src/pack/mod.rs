@@ -6,10 +6,10 @@
 //! file, and one chunk.
 
 mod cut;
+mod hash;
 mod item;
 mod read;
 mod spool;
-mod zeros;
 
 pub use item::Item;
 pub use spool::Spool;

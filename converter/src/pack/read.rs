@@ -1,5 +1,6 @@
 //! The data space read from its start, as chunk after chunk wants it.
 
+use super::hash::BodyHasher;
 use super::item::Item;
 use super::spool::Spool;
 use crate::error::{Error, Result};
@@ -18,7 +19,7 @@ struct Open<'a> {
     at: u64,
     /// The first segment that may have bytes from `at` on.
     segment: usize,
-    again: Option<blake3::Hasher>,
+    again: Option<BodyHasher>,
 }
 
 impl<'a> DataReader<'a> {
@@ -52,7 +53,7 @@ impl<'a> DataReader<'a> {
 
 impl<'a> Open<'a> {
     fn new(item: &'a Item) -> Self {
-        Self { item, at: 0, segment: 0, again: item.in_source.then(blake3::Hasher::new) }
+        Self { item, at: 0, segment: 0, again: item.in_source.then(BodyHasher::default) }
     }
 
     fn fill(&mut self, spool: &Spool, buffer: &mut [u8]) -> Result<()> {
@@ -69,14 +70,14 @@ impl<'a> Open<'a> {
             self.segment += 1;
         }
         if let Some(hasher) = &mut self.again {
-            hasher.update(buffer);
+            hasher.bytes(buffer);
         }
         self.at = end;
         Ok(())
     }
 
     fn finish(self) -> Result<()> {
-        let hash = self.again.map(|hasher| self.item.body.finish(hasher));
+        let hash = self.again.map(|hasher| self.item.body.finish(hasher).0);
         match hash.is_none_or(|hash| hash == self.item.hash) {
             true => Ok(()),
             false => Err(Error::failed("reading the source again", "it was changed while it was converted")),

@@ -6,9 +6,10 @@
 //!
 //! Memory: a buffer, and some hundred bytes a file.
 
+use super::hash::BodyHasher;
 use super::item::{Body, Item};
-use super::zeros::Zeros;
 use crate::error::{Error, Result};
+use crate::limits::ZEROS;
 use crate::tar::Shape;
 use std::collections::HashMap;
 use std::fs::File;
@@ -16,10 +17,6 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 const BUFFER: usize = 256 << 10;
-
-/// The most bytes of holes that a layer may store as zeros. Holes between data of a file that is very large are not all
-/// free (see [`erofs::Content::sparse`]); a map that asks for more than this was made to be converted for ever.
-const ZEROS_MAX: u64 = 64 << 30;
 
 /// The contents of the files of one layer.
 #[derive(Debug)]
@@ -77,9 +74,9 @@ impl Spool {
     ) -> Result<usize> {
         let want: u64 = body.segments().iter().map(|segment| segment.length).sum();
         self.count_zeros(shape, body.length() - want)?;
-        let mut intake = Intake::default();
+        let mut hasher = BodyHasher::default();
         for segment in body.segments() {
-            intake.zeros(segment.to - intake.at);
+            hasher.zeros(segment.to - hasher.at());
             let mut left = segment.length;
             while left > 0 {
                 let most = usize::try_from(left).unwrap_or(BUFFER).min(BUFFER);
@@ -93,16 +90,16 @@ impl Spool {
                     let at = segment.at + segment.length - left;
                     self.file.write_all_at(bytes, at).map_err(|e| Error::failed("writing the spool file", e))?;
                 }
-                intake.bytes(bytes);
+                hasher.bytes(bytes);
                 left -= count as u64;
             }
         }
         if read(&mut self.buffer[..1])? != 0 {
             return Err(Error::refused(format!("its contents are more than the {want} bytes that were announced")));
         }
-        intake.zeros(body.length() - intake.at);
-        let hash = body.finish(intake.hasher);
-        let item = Item { size: shape.size, hash, body, zeros: intake.zeros.finish(), in_source };
+        hasher.zeros(body.length() - hasher.at());
+        let (hash, zeros) = body.finish(hasher);
+        let item = Item { size: shape.size, hash, body, zeros, in_source };
         Ok(self.keep(item, if in_source { 0 } else { want }))
     }
 
@@ -111,9 +108,9 @@ impl Spool {
         if shape.map.is_some() {
             self.zeros = self.zeros.saturating_add(zeros);
         }
-        match self.zeros > ZEROS_MAX {
+        match self.zeros > ZEROS {
             true => Err(Error::refused(format!(
-                "a sparse file of {} bytes whose data are too far apart: more than {ZEROS_MAX} bytes of holes would have \
+                "a sparse file of {} bytes whose data are too far apart: more than {ZEROS} bytes of holes would have \
                  to be stored",
                 shape.size
             ))),
@@ -147,34 +144,6 @@ impl Spool {
             _ => (&self.file, "reading the spool file"),
         };
         file.read_exact_at(buffer, at).map_err(|e| Error::failed(what, e))
-    }
-}
-
-/// A body while it passes first.
-#[derive(Default)]
-struct Intake {
-    at: u64,
-    hasher: blake3::Hasher,
-    zeros: Zeros,
-}
-
-impl Intake {
-    fn bytes(&mut self, bytes: &[u8]) {
-        self.hasher.update(bytes);
-        self.zeros.bytes(bytes);
-        self.at += bytes.len() as u64;
-    }
-
-    fn zeros(&mut self, length: u64) {
-        const NONE: [u8; 64 << 10] = [0; 64 << 10];
-        let mut left = length;
-        while left > 0 {
-            let step = left.min(NONE.len() as u64);
-            self.hasher.update(&NONE[..step as usize]);
-            left -= step;
-        }
-        self.zeros.zeros(length);
-        self.at += length;
     }
 }
 

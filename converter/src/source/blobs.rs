@@ -1,12 +1,15 @@
 //! The blobs of an OCI image layout: files of a directory, or of a tar file that is read in place.
 
+use super::hashing::Hashing;
 use super::manifest::{DOCUMENT_MAX, Descriptor};
+use super::stream::compression;
 use crate::error::{Error, Result, show};
-use crate::tar::{Kind, Reader};
+use crate::limits::MEMBERS;
+use crate::tar::{Kind, Reader, TreePath};
 use blobstore::refs::Digest;
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, BufRead, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 /// Where an image layout's files are.
@@ -27,16 +30,31 @@ impl Blobs {
     /// The files of a tar file.
     pub fn archive(path: &Path) -> Result<Self> {
         let failed = |e| Error::failed(path.display().to_string(), e);
-        let file = File::open(path).map_err(failed)?;
-        let mut reader = Reader::new(Counting { inner: io::BufReader::new(file), at: 0 });
-        let mut members = HashMap::new();
+        let mut file = io::BufReader::new(File::open(path).map_err(failed)?);
+        if let Some(name) = compression(file.fill_buf().map_err(failed)?) {
+            let what = format!("{} is compressed by {name}: decompress it first, it is read in place", path.display());
+            return Err(Error::refused(what));
+        }
+        let mut reader = Reader::new(Counting { inner: file, at: 0 });
+        let (mut members, mut links) = (HashMap::new(), Vec::new());
         while let Some(entry) = reader.next_entry()? {
-            if let Kind::File(shape) = entry.kind
-                && shape.map.is_none()
-            {
-                members.insert(show(&entry.path.to_bytes()), (reader.input().at, shape.size));
+            match entry.kind {
+                Kind::File(shape) if shape.map.is_none() => {
+                    members.insert(show(&entry.path.to_bytes()), (reader.input().at, shape.size));
+                }
+                Kind::HardLink(target) => links.push((entry.path, Some(target))),
+                Kind::Symlink(target) => {
+                    let parent = entry.path.split().map(|(parent, _)| parent.to_vec()).unwrap_or_default();
+                    let target = [&TreePath::from(parent).to_bytes()[..], b"/", &target].concat();
+                    links.push((entry.path, TreePath::clean(&target).ok()));
+                }
+                _ => {}
+            }
+            if members.len() + links.len() > MEMBERS {
+                return Err(Error::refused(format!("{}: more than {MEMBERS} files", path.display())));
             }
         }
+        follow(&mut members, links);
         Ok(Self::Archive { file: path.to_owned(), members })
     }
 
@@ -65,6 +83,18 @@ impl Blobs {
         let place = *members.get(name).ok_or_else(|| missing(name))?;
         members.insert(blob_path(digest), place);
         Ok(place.1)
+    }
+
+    /// Digest of a file.
+    pub(super) fn digest(&self, name: &str) -> Result<Digest> {
+        let (digest, _) = Hashing::new(self.open(name)?.stream).finish().map_err(|e| Error::stream(name, e))?;
+        Ok(digest)
+    }
+
+    /// By what a file is compressed.
+    pub(super) fn compression(&self, name: &str) -> Result<Option<&'static str>> {
+        let mut file = io::BufReader::new(self.open(name)?.stream);
+        Ok(compression(file.fill_buf().map_err(|e| Error::stream(name, e))?))
     }
 
     /// A document, verified.
@@ -147,6 +177,17 @@ impl Blob {
 impl From<Box<dyn Read + Send>> for Blob {
     fn from(stream: Box<dyn Read + Send>) -> Self {
         Self { stream, place: None }
+    }
+}
+
+/// Gives links in an archive the place of what they lead to: `docker save` keeps equal layers once. Links to links lead as
+/// far as their order has it.
+fn follow(members: &mut HashMap<String, (u64, u64)>, links: Vec<(TreePath, Option<TreePath>)>) {
+    for (path, target) in links {
+        let place = target.and_then(|target| members.get(&show(&target.to_bytes())).copied());
+        if let Some(place) = place {
+            members.insert(show(&path.to_bytes()), place);
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 //! that looks like a whiteout is a name like any other here. The tree must not change meanwhile.
 
 use crate::error::{Error, Result, show};
+use crate::limits::Budget;
 use crate::pack::Spool;
 use crate::tar::{Entry, Extent, Kind, Shape, TreePath};
 use crate::tree::{Upper, Xattrs};
@@ -24,7 +25,7 @@ struct Walker<'a> {
     spool: &'a mut Spool,
     /// First name of each file with several.
     linked: HashMap<(u64, u64), TreePath>,
-    entries: u64,
+    budget: Budget,
 }
 
 /// A name that is still to be looked at.
@@ -38,9 +39,9 @@ struct Pending {
 pub fn read_directory(directory: &Path, upper: &mut Upper, spool: &mut Spool) -> Result<u64> {
     let root = fs::open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| Error::failed(directory.display().to_string(), std::io::Error::from(e)))?;
-    let mut walker = Walker { upper, spool, linked: HashMap::new(), entries: 0 };
+    let mut walker = Walker { upper, spool, linked: HashMap::new(), budget: Budget::default() };
     walker.walk(root).map_err(|e| e.in_layer(&directory.display().to_string()))?;
-    Ok(walker.entries)
+    Ok(walker.budget.entries())
 }
 
 impl Walker<'_> {
@@ -119,8 +120,9 @@ impl Walker<'_> {
             mtime_nsec: stat.st_mtime_nsec as u32,
             xattrs,
         };
-        self.entries += 1;
-        self.upper.add(Entry { path, kind, attributes }, contents)
+        let entry = Entry { path, kind, attributes };
+        self.budget.charge(&entry, self.upper.paths())?;
+        self.upper.add(entry, contents)
     }
 
     fn file(&mut self, at: &Pending, stat: &Stat) -> Result<(Shape, usize)> {

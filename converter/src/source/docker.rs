@@ -36,8 +36,14 @@ pub fn open(mut blobs: Blobs, reference: Option<&str>, platforms: &Platforms) ->
     let mut layers = Vec::new();
     for (name, diff_id) in saved.layers.iter().zip(&diff_ids) {
         let digest: Digest = diff_id.parse().map_err(|e| Error::refused(format!("unsupported diff_id: {e}")))?;
+        // Docker stores layers as they are, ko, kaniko and crane compressed: then the blob is not what its diff id says.
+        let (digest, media_type) = match blobs.compression(name)? {
+            Some("gzip") => (blobs.digest(name)?, "application/vnd.oci.image.layer.v1.tar+gzip"),
+            Some("zstd") => (blobs.digest(name)?, "application/vnd.oci.image.layer.v1.tar+zstd"),
+            _ => (digest, "application/vnd.oci.image.layer.v1.tar"),
+        };
         let size = blobs.alias(name, &digest)?;
-        layers.push(descriptor("application/vnd.oci.image.layer.v1.tar", &digest, size));
+        layers.push(descriptor(media_type, &digest, size));
     }
     let media_type = "application/vnd.oci.image.manifest.v1+json";
     let config_digest = Digest::of(&config);

@@ -22,6 +22,11 @@ impl<R: BufRead> Gzip<R> {
         self.decoder.map(GzDecoder::into_inner)
     }
 
+    /// The stream, if it was not lost in an error.
+    pub(super) fn get_ref(&self) -> Option<&R> {
+        self.decoder.as_ref().map(GzDecoder::get_ref)
+    }
+
     fn next_member(&mut self) -> io::Result<()> {
         let Some(decoder) = self.decoder.take() else { return Err(io::ErrorKind::InvalidInput.into()) };
         let mut input = decoder.into_inner();

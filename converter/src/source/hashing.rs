@@ -17,6 +17,11 @@ impl<R: Read> Hashing<R> {
         Self { inner, hasher: Sha256::new(), count: 0 }
     }
 
+    /// Bytes that were read so far.
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
     /// Reads to the end; digest and number of all bytes.
     pub(super) fn finish(mut self) -> io::Result<(Digest, u64)> {
         io::copy(&mut self, &mut io::sink())?;

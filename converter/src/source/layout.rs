@@ -3,15 +3,10 @@
 use super::blobs::Blobs;
 use super::manifest::{Config, Descriptor, Document, WirePlatform, parse};
 use crate::error::{Error, Result};
+use crate::limits::{DEPTH as DEPTH_MAX, DOCUMENTS, LAYERS as LAYERS_MAX};
 use blobstore::refs::{Digest, Platform};
 use std::collections::HashSet;
 use std::str::FromStr;
-
-/// How deep indexes may nest.
-const DEPTH_MAX: usize = 4;
-
-/// More than any image has, and than overlayfs stacks.
-const LAYERS_MAX: usize = 512;
 
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
 const IMAGE_NAME: &str = "io.containerd.image.name";
@@ -228,7 +223,7 @@ impl Images {
         }
         match (document.manifests, document.layers) {
             (Some(manifests), None) if depth < DEPTH_MAX => {
-                self.documents.push(bytes);
+                self.keep(bytes)?;
                 self.index(&manifests, platforms, depth)
             }
             (Some(_), None) => Err(Error::refused(format!("{digest}: indexes nest too deep"))),
@@ -238,6 +233,14 @@ impl Images {
                 self.manifest(manifest, platforms, depth)
             }
             _ => Err(Error::refused(format!("{digest}: neither an index nor a manifest ('{media_type}')"))),
+        }
+    }
+
+    fn keep(&mut self, document: Vec<u8>) -> Result<()> {
+        self.documents.push(document);
+        match self.documents.iter().map(|document| document.len() as u64).sum::<u64>() > DOCUMENTS {
+            true => Err(Error::refused(format!("the image's documents have more than {DOCUMENTS} bytes"))),
+            false => Ok(()),
         }
     }
 
@@ -270,9 +273,9 @@ impl Images {
         }
         let Some(bytes) = self.blobs.document_if_there(descriptor)? else { return Ok(()) };
         let config = serde_json::from_slice::<Document>(&bytes).ok().and_then(|document| document.config);
-        self.documents.push(bytes);
+        self.keep(bytes)?;
         if let Some(config) = config {
-            self.documents.extend(self.blobs.document_if_there(&config)?);
+            self.blobs.document_if_there(&config)?.into_iter().try_for_each(|document| self.keep(document))?;
         }
         Ok(())
     }
@@ -281,8 +284,8 @@ impl Images {
         let Manifest { digest, bytes, config, layers, said } = manifest;
         if depth > 0 && !config.is_image_config() {
             if *platforms == Platforms::All {
-                self.documents.push(bytes);
-                self.documents.extend(self.blobs.document_if_there(&config)?);
+                self.keep(bytes)?;
+                self.blobs.document_if_there(&config)?.into_iter().try_for_each(|document| self.keep(document))?;
             }
             return Ok(());
         }
@@ -312,7 +315,8 @@ impl Images {
         }
         let layers =
             layers.iter().zip(&diff_ids).map(|(layer, diff_id)| layer_blob(layer, diff_id)).collect::<Result<_>>()?;
-        self.documents.extend([bytes, config_bytes]);
+        self.keep(bytes)?;
+        self.keep(config_bytes)?;
         let environment = parsed.config.unwrap_or_default().env.unwrap_or_default();
         self.images.push(Image { manifest: digest, config: config.digest()?, platform, environment, layers });
         Ok(())

@@ -1,13 +1,11 @@
 //! The documents of an image: index, manifest, config, in OCI's and Docker's media types.
 
 use crate::error::{Error, Result};
+pub(super) use crate::limits::DOCUMENT as DOCUMENT_MAX;
 use blobstore::refs::{Digest, Platform};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
-
-/// The most bytes of a document: what containerd reads.
-pub(super) const DOCUMENT_MAX: u64 = 8 << 20;
 
 /// Media types of an image's config.
 const CONFIGS: [&str; 2] =

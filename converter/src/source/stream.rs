@@ -6,6 +6,7 @@ use super::ahead::Ahead;
 use super::gzip::Gzip;
 use super::hashing::{Hashing, Limited};
 use crate::error::{Error, Result};
+use crate::limits::check_ratio;
 use blobstore::refs::Digest;
 use std::io::{self, BufReader, Cursor, Read as _};
 
@@ -14,9 +15,14 @@ type Input = BufReader<Hashing<Blob>>;
 
 /// A layer's tar stream. Read it as far as needed, then [`LayerStream::finish`] reads the rest.
 pub struct LayerStream {
-    tar: Ahead<Decoder>,
+    tar: Ahead<Bounded>,
     plain: bool,
-    position: u64,
+}
+
+/// A tar that must not be too large for its blob.
+struct Bounded {
+    decoder: Decoder,
+    tar: u64,
 }
 
 enum Decoder {
@@ -44,22 +50,28 @@ impl LayerStream {
     pub fn new(mut blob: Box<dyn io::Read + Send>, limit: u64) -> Result<Self> {
         let reading = |e| Error::stream("reading the layer", e);
         let mut start = Vec::new();
-        (&mut blob).take(4).read_to_end(&mut start).map_err(reading)?;
+        (&mut blob).take(512).read_to_end(&mut start).map_err(reading)?;
         let magic = start.clone();
         let blob = Limited::new(Cursor::new(start).chain(blob), limit);
         let input = |blob| BufReader::with_capacity(256 << 10, Hashing::new(blob));
         let decoder = match magic[..] {
             [0x1f, 0x8b, ..] => Decoder::Gzip(Box::new(Gzip::new(input(blob)))),
             // A frame, or a skippable frame in front of one.
-            [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18] => {
+            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => {
                 let decoder = zstd::stream::read::Decoder::with_buffer(input(blob));
                 Decoder::Zstd(decoder.map_err(|e| Error::failed("starting zstd", e))?)
             }
-            _ => Decoder::Plain(blob),
+            _ => match foreign(&magic) {
+                Some(name) => {
+                    return Err(Error::refused(format!("it is compressed by {name}: gzip and zstd are supported")));
+                }
+                None => Decoder::Plain(blob),
+            },
         };
         let plain = matches!(decoder, Decoder::Plain(_));
-        let tar = Ahead::new(decoder).map_err(|e| Error::failed("starting to read the layer", e))?;
-        Ok(Self { tar, plain, position: 0 })
+        let tar =
+            Ahead::new(Bounded { decoder, tar: 0 }).map_err(|e| Error::failed("starting to read the layer", e))?;
+        Ok(Self { tar, plain })
     }
 
     /// Whether the blob is the tar itself, not compressed.
@@ -67,19 +79,14 @@ impl LayerStream {
         self.plain
     }
 
-    /// Bytes of the tar that were read from here.
-    pub fn position(&self) -> u64 {
-        self.position
-    }
-
     /// Reads what is left of the tar and of the blob.
     pub fn finish(mut self) -> Result<Read> {
-        if let Err(error) = io::copy(&mut self.tar, &mut io::sink()) {
+        if let Err(error) = io::copy(&mut self, &mut io::sink()) {
             return Err(Error::stream("decompressing the layer", error));
         }
         let reading = |e| Error::stream("reading the layer", e);
-        let (decoder, diff_id, tar_size) = self.tar.into_parts().map_err(reading)?;
-        let (blob, blob_size) = decoder.rest().map_err(reading)?.unwrap_or((diff_id, tar_size));
+        let (tar, diff_id, tar_size) = self.tar.into_parts().map_err(reading)?;
+        let (blob, blob_size) = tar.decoder.rest().map_err(reading)?.unwrap_or((diff_id, tar_size));
         Ok(Read { blob, blob_size, diff_id, tar_size })
     }
 
@@ -88,12 +95,22 @@ impl LayerStream {
         if self.plain {
             io::copy(&mut self.tar, &mut io::sink())?;
         }
-        let (decoder, digest, count) = self.tar.into_parts()?;
-        Ok(decoder.rest()?.unwrap_or((digest, count)))
+        let (tar, digest, count) = self.tar.into_parts()?;
+        Ok(tar.decoder.rest()?.unwrap_or((digest, count)))
     }
 }
 
 impl Decoder {
+    /// Bytes of the blob that were read, some ahead of what was decompressed; `None` where it is not compressed.
+    fn consumed(&self) -> Option<u64> {
+        let input = match self {
+            Self::Gzip(gzip) => gzip.get_ref(),
+            Self::Zstd(zstd) => Some(zstd.get_ref()),
+            Self::Plain(_) => None,
+        };
+        input.map(|input| input.get_ref().count())
+    }
+
     /// Digest and size of the blob, where they are not those of the tar.
     fn rest(self) -> io::Result<Option<(Digest, u64)>> {
         let input = match self {
@@ -115,12 +132,45 @@ impl io::Read for Decoder {
     }
 }
 
-impl io::Read for LayerStream {
+impl io::Read for Bounded {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.tar.read(buffer)?;
-        self.position += count as u64;
+        let count = self.decoder.read(buffer)?;
+        self.tar += count as u64;
+        if let Some(blob) = self.decoder.consumed() {
+            check_ratio(self.tar, blob).map_err(io::Error::other)?;
+        }
         Ok(count)
     }
+}
+
+impl io::Read for LayerStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.tar.read(buffer)
+    }
+}
+
+/// By what a stream is compressed, by its first bytes; `None`: it is plain, for all that can be told.
+pub(super) fn compression(start: &[u8]) -> Option<&'static str> {
+    match start {
+        [0x1f, 0x8b, ..] => Some("gzip"),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some("zstd"),
+        _ => foreign(start),
+    }
+}
+
+/// The name of a compression that is not supported, by a stream's first bytes.
+fn foreign(start: &[u8]) -> Option<&'static str> {
+    const MAGIC: [(&[u8], &str); 6] = [
+        (b"BZh", "bzip2"),
+        (b"\xfd7zXZ\0", "xz"),
+        (b"LZIP", "lzip"),
+        (b"\x04\x22\x4d\x18", "lz4"),
+        (b"\x1f\x9d", "compress"),
+        (b"\x89LZO\0", "lzop"),
+    ];
+    // A tar can begin with a name like these.
+    let tar = start.len() >= 512 && start[257..262] == *b"ustar";
+    MAGIC.iter().find(|(magic, _)| !tar && start.starts_with(magic)).map(|(_, name)| *name)
 }
 
 #[cfg(test)]
@@ -150,6 +200,19 @@ mod tests {
     }
 
     #[test]
+    fn other_compressions_are_refused_by_name() {
+        for (start, name) in [(&b"BZh91AY&SY"[..], "bzip2"), (b"\xfd7zXZ\0\0\x04", "xz"), (b"\x04\x22\x4d\x18d", "lz4")]
+        {
+            let error = read(start.to_vec()).unwrap_err();
+            assert!(error.is_refusal() && error.to_string().contains(name), "{error}");
+        }
+        let mut tar = vec![0; 1024];
+        tar[..3].copy_from_slice(b"BZh");
+        tar[257..262].copy_from_slice(b"ustar");
+        assert!(read(tar).is_ok());
+    }
+
+    #[test]
     fn a_blob_past_its_size_is_refused() {
         let read = |limit| LayerStream::new(Box::new(Cursor::new(vec![1; 100])), limit).and_then(LayerStream::finish);
         assert!(read(99).unwrap_err().is_refusal());
@@ -162,7 +225,7 @@ mod tests {
         for blob in [tar.clone(), zstd::bulk::compress(&tar, 3).unwrap()] {
             let mut stream = LayerStream::new(Box::new(Cursor::new(blob.clone())), u64::MAX).unwrap();
             stream.read_exact(&mut [0; 1000]).unwrap();
-            assert_eq!((stream.position(), stream.is_plain()), (1000, blob == tar));
+            assert_eq!(stream.is_plain(), blob == tar);
             assert_eq!(stream.abandon().unwrap(), (Digest::of(&blob), blob.len() as u64));
         }
     }

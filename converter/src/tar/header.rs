@@ -1,6 +1,6 @@
 //! One header block, and the attributes that it and the PAX records give.
 
-use crate::error::{Error, Result, show};
+use crate::error::{Error, Result, short, show};
 use crate::tar::number;
 use crate::tar::pax::Records;
 use erofs::Attributes;
@@ -9,6 +9,9 @@ use std::ops::Deref;
 
 /// What the kernel takes as the target of a symbolic link.
 const TARGET_MAX: usize = 4095;
+
+/// More than EROFS holds of one file, which is found when it is written.
+const XATTRS_MAX: usize = 256 << 10;
 
 /// A header whose checksum is right.
 pub(super) struct Header(tar::Header);
@@ -115,16 +118,20 @@ fn owner(key: &str, records: &Records, field: &[u8]) -> Result<u32> {
 }
 
 fn xattrs(records: &Records) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
-    let mut all = BTreeMap::new();
+    let (mut all, mut sum) = (BTreeMap::new(), 0);
     for (name, value) in records.under("SCHILY.xattr.") {
         if name.is_empty() || name.len() > 255 || name.contains(&0) {
-            return Err(Error::refused(format!("invalid extended attribute name '{}'", show(name))));
+            return Err(Error::refused(format!("invalid extended attribute name '{}'", short(name))));
         }
         if value.len() > 65536 {
             let (name, size) = (show(name), value.len());
             return Err(Error::refused(format!(
                 "extended attribute {name} is too large: {size} bytes, 65536 are possible"
             )));
+        }
+        sum += name.len() + value.len();
+        if sum > XATTRS_MAX {
+            return Err(Error::refused(format!("its extended attributes have more than {XATTRS_MAX} bytes together")));
         }
         all.insert(name.to_vec(), value.to_vec());
     }

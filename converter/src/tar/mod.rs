@@ -1,9 +1,11 @@
 //! A tar stream as a sequence of plain entries: one form for every dialect.
 //!
-//! V7, ustar, GNU (long names, base-256 numbers, sparse type `S`), PAX (records, sparse 0.0, 0.1 and 1.0). What is not
-//! understood is refused with the entry's name; nothing is passed over in silence, except what belongs to no entry:
-//! PAX global headers, and records that describe nothing a file system shows. As in Go's `archive/tar`, links,
-//! directories and devices have no data whatever their size field says.
+//! V7, ustar, GNU (long names, base-256 numbers, sparse type `S`, directories of incremental archives), star, PAX (records,
+//! sparse 0.0, 0.1 and 1.0). What is not understood is refused with the entry's name; nothing is passed over in silence,
+//! except what belongs to no entry (a volume's label), and records that describe nothing a file system shows. A PAX
+//! global header that would change what entries show is refused: POSIX has it apply to all of them, and no unpacker
+//! of images lets it. As in Go's `archive/tar`, links, directories and devices have no data whatever their size field
+//! says.
 //!
 //! This module knows the tar format. It does not know what a whiteout is, and makes no directories.
 
@@ -22,8 +24,8 @@ use header::Header;
 use pax::Records;
 use std::io::Read;
 
-/// A bound on the extended header of one entry: memory.
-const MAX_EXTENDED: u64 = 4 << 20;
+/// A bound on the extended headers of one entry together: memory.
+const MAX_EXTENDED: u64 = 8 << 20;
 
 /// One entry.
 #[derive(Debug)]
@@ -68,6 +70,8 @@ pub struct Shape {
 #[derive(Debug)]
 pub struct Reader<R> {
     input: R,
+    /// Bytes read of it.
+    position: u64,
     /// Stored bytes of the current entry that are not read yet.
     remaining: u64,
     /// Bytes after them up to the next header.
@@ -82,17 +86,37 @@ struct Extended {
     long_name: Option<Vec<u8>>,
     long_link: Option<Vec<u8>>,
     any: bool,
+    /// Bytes of records.
+    size: u64,
 }
 
 impl<R: Read> Reader<R> {
     /// A reader at the start of a stream.
     pub fn new(input: R) -> Self {
-        Self { input, remaining: 0, padding: 0, ended: false }
+        Self { input, position: 0, remaining: 0, padding: 0, ended: false }
     }
 
     /// The stream: behind the current entry's header, or what was read of its data, or the end of the archive.
     pub fn input(&self) -> &R {
         &self.input
+    }
+
+    /// Reads what stands behind the end of the archive; whether anything does that is not zero.
+    pub fn rest(&mut self) -> Result<bool> {
+        let (mut buffer, mut any) = (vec![0; 64 << 10], false);
+        loop {
+            match self.input.read(&mut buffer) {
+                Ok(0) => return Ok(any),
+                Ok(got) => any |= buffer[..got].iter().any(|&byte| byte != 0),
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(Error::stream("reading behind the tar", e)),
+            }
+        }
+    }
+
+    /// Byte of the stream that is read next: at first of the stored bytes of the entry that was given last.
+    pub fn position(&self) -> u64 {
+        self.position
     }
 
     /// As [`Reader::input`], taken back.
@@ -113,9 +137,16 @@ impl<R: Read> Reader<R> {
                 };
             };
             match header.kind() {
-                b'g' => self.set_data(header.size()?),
+                b'g' => {
+                    let mut records = Records::default();
+                    records.read(&self.special(&header, 0)?).map_err(|e| e.at(&header.name()))?;
+                    records.check_global().map_err(|e| e.at(&header.name()))?;
+                }
+                // A volume's label.
+                b'V' => self.set_data(header.size()?),
                 b'x' | b'X' => {
-                    let body = self.special(&header)?;
+                    let body = self.special(&header, extended.size)?;
+                    extended.size += body.len() as u64;
                     extended.records.read(&body).map_err(|e| e.at(&header.name()))?;
                     extended.any = true;
                 }
@@ -146,6 +177,7 @@ impl<R: Read> Reader<R> {
             return Err(Error::refused("the tar is truncated: unexpected end in the entry's data"));
         }
         self.remaining -= got as u64;
+        self.position += got as u64;
         Ok(got)
     }
 
@@ -162,13 +194,19 @@ impl<R: Read> Reader<R> {
                 0 if name.ends_with(b"/") => Kind::Directory,
                 0 | b'0' | b'7' | b'S' => Kind::File(self.shape(header, records)?),
                 b'1' => Kind::HardLink(TreePath::clean(&link()).map_err(|_| {
-                    Error::refused(format!("invalid hard link target '{}'", crate::error::show(&link())))
+                    Error::refused(format!("invalid hard link target '{}'", crate::error::short(&link())))
                 })?),
                 b'2' => Kind::Symlink(header::symlink_target(link())?),
                 b'3' => Kind::Char(header.device()?.0, header.device()?.1),
                 b'4' => Kind::Block(header.device()?.0, header.device()?.1),
                 b'5' => Kind::Directory,
                 b'6' => Kind::Fifo,
+                // With the names in it as data: written by `tar --incremental`.
+                b'D' => {
+                    self.set_data(header.size()?);
+                    Kind::Directory
+                }
+                b'M' => return Err(Error::refused("a part of a multi-volume archive")),
                 other => {
                     let shown = crate::error::show(&[other]);
                     return Err(Error::refused(format!("the tar entry type '{shown}' is not supported")));
@@ -246,10 +284,12 @@ impl<R: Read> Reader<R> {
     }
 
     /// The body of an extended header.
-    fn special(&mut self, header: &Header) -> Result<Vec<u8>> {
+    /// `before` counts those of the same entry that were read before it.
+    fn special(&mut self, header: &Header, before: u64) -> Result<Vec<u8>> {
         let size = header.size()?;
-        if size > MAX_EXTENDED {
-            return Err(Error::refused(format!("an extended header of {size} bytes is too large")).at(&header.name()));
+        if before.saturating_add(size) > MAX_EXTENDED {
+            let what = format!("its extended headers are too large: {size} bytes more, {MAX_EXTENDED} are possible");
+            return Err(Error::refused(what).at(&header.name()));
         }
         self.set_data(size);
         let mut body = vec![0; size as usize];
@@ -262,7 +302,7 @@ impl<R: Read> Reader<R> {
 
     /// A GNU long name or link: the body up to its NUL.
     fn long(&mut self, header: &Header) -> Result<Vec<u8>> {
-        let mut body = self.special(header)?;
+        let mut body = self.special(header, 0)?;
         body.truncate(body.iter().position(|&b| b == 0).unwrap_or(body.len()));
         Ok(body)
     }
@@ -307,6 +347,7 @@ impl<R: Read> Reader<R> {
                 Err(e) => return Err(Error::stream("reading the tar", e)),
             }
         }
+        self.position += block.len() as u64;
         Ok(Some(block))
     }
 }

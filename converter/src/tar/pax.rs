@@ -2,7 +2,7 @@
 //!
 //! Values are taken by length, so that newlines, `=` and NULs in them are data. A later record of a key wins.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, show};
 use crate::tar::number;
 use std::collections::BTreeMap;
 
@@ -28,6 +28,20 @@ impl Records {
             body = rest;
         }
         Ok(())
+    }
+
+    /// Refuses a global header that says something of the entries behind it; a comment or an archiver's own key does not.
+    pub(super) fn check_global(&self) -> Result<()> {
+        const SHOWN: [&[u8]; 6] = [b"path", b"linkpath", b"size", b"uid", b"gid", b"mtime"];
+        let shown =
+            |key: &[u8]| SHOWN.contains(&key) || key.starts_with(b"SCHILY.xattr.") || key.starts_with(b"GNU.sparse.");
+        match self.last.keys().find(|key| shown(key)) {
+            Some(key) => Err(Error::refused(format!(
+                "a PAX global header sets '{}' for all entries, which unpackers of images do not follow",
+                show(key)
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// The value of a key; an empty one means that the key is not set, as POSIX has it.

@@ -116,9 +116,42 @@ fn old_headers_name_directories_by_a_slash() {
 }
 
 #[test]
-fn global_headers_are_ignored() {
-    let tar = archive(&[posix(b"pax_global_header", b'g', &record("path=evil")), posix(b"a", b'0', b"")]);
-    assert_eq!(paths(&tar), ["a"]);
+fn global_headers_are_comments_or_refused() {
+    let with = |text| archive(&[posix(b"pax_global_header", b'g', &record(text)), posix(b"a", b'0', b"")]);
+    for text in ["comment=0123", "uname=somebody", "LIBARCHIVE.creationtime=1"] {
+        assert_eq!(paths(&with(text)), ["a"]);
+    }
+    for text in ["path=evil", "uid=7", "mtime=1", "SCHILY.xattr.user.a=b", "GNU.sparse.major=1"] {
+        let error = read_all(&with(text)).unwrap_err();
+        assert!(error.is_refusal() && error.to_string().contains("global header sets"), "{error}");
+    }
+}
+
+#[test]
+fn incremental_directories_are_directories_and_labels_are_nothing() {
+    let tar = archive(&[posix(b"label", b'V', b""), posix(b"d/", b'D', b"Yf\0\0"), posix(b"d/f", b'0', b"x")]);
+    assert_eq!(paths(&tar), ["d", "d/f"]);
+    assert_eq!(read_all(&tar).unwrap()[0].0.kind, Kind::Directory);
+}
+
+#[test]
+fn extended_headers_are_bounded_together() {
+    let large = pax(&[&format!("SCHILY.xattr.user.a={}", "x".repeat(3 << 20))]);
+    let error = read_all(&archive(&[large.clone(), large.clone(), large, posix(b"a", b'0', b"")])).unwrap_err();
+    assert!(error.is_refusal() && error.to_string().contains("too large"), "{error}");
+    let long = read_all(&archive(&[pax(&[&format!("path={}", "x/".repeat(1 << 20))]), posix(b"a", b'0', b"")]));
+    let error = long.unwrap_err().to_string();
+    assert!(error.contains("path is too long") && error.len() < 1000, "{error}");
+}
+
+#[test]
+fn what_stands_behind_the_end_is_told() {
+    for (behind, any) in [(vec![0; 5000], false), ([vec![0; 700], vec![1]].concat(), true)] {
+        let tar = [archive(&[posix(b"a", b'0', b"x")]), behind].concat();
+        let mut reader = Reader::new(&tar[..]);
+        while reader.next_entry().unwrap().is_some() {}
+        assert_eq!(reader.rest().unwrap(), any);
+    }
 }
 
 #[test]
@@ -147,9 +180,9 @@ fn owners_past_32_bits_are_refused_by_entry() {
 
 #[test]
 fn what_is_not_understood_is_refused_by_entry() {
-    for kind in [b'V', b'M', b'D', b'9', 0xff] {
+    for (kind, says) in [(b'M', "multi-volume"), (b'N', "type 'N'"), (b'9', "type"), (0xff, "type")] {
         let error = read_all(&archive(&[posix(b"odd", kind, b"")])).unwrap_err();
-        assert!(error.to_string().contains("entry 'odd'") && error.to_string().contains("type"), "{error}");
+        assert!(error.to_string().contains("entry 'odd'") && error.to_string().contains(says), "{error}");
     }
 }
 

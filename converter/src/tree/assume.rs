@@ -21,6 +21,10 @@ pub enum Found {
     Directory(Attributes),
     /// No directory: nothing, or something else.
     NoDirectory,
+    /// A symbolic link with this target, which was followed.
+    Symlink(Vec<u8>),
+    /// No symbolic link: nothing, or something else. The layer would have gone through one.
+    NoLink,
     /// Something.
     Something,
     /// Nothing.
@@ -39,6 +43,10 @@ impl Merged {
                 node.is_some_and(|node| node.kind == Kind::Directory && without_time(&node.attributes) == *want)
             }
             Found::NoDirectory => node.is_none_or(|node| node.kind != Kind::Directory),
+            Found::Symlink(want) => {
+                node.is_some_and(|node| matches!(&node.kind, Kind::Symlink(target) if target == want))
+            }
+            Found::NoLink => node.is_none_or(|node| !matches!(node.kind, Kind::Symlink(_))),
             Found::Something => node.is_some(),
             Found::Nothing => node.is_none(),
             Found::Contents => false,

@@ -34,7 +34,7 @@ pub fn collapse(below: &Merged, with: &Merged, first: usize) -> Result<Settled> 
     let Work { tree, mut contents, .. } = work;
     // So that each chunk is read once.
     contents.sort_by_key(|(_, from)| where_from(from));
-    Ok(Settled { tree, contents, root_opaque: false, assumes: Vec::new(), warnings: Vec::new() })
+    Ok(Settled { tree, contents, root_opaque: false, assumes: Vec::new(), warnings: Vec::new(), marks: false })
 }
 
 struct Work<'a> {

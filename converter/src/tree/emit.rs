@@ -3,9 +3,10 @@
 use super::assume::{Assumption, Found, default_directory, without_time};
 use super::links::unresolved;
 use super::merged::{Id, Merged, OPAQUE};
-use super::upper::{Contents, Inode, Path, Says, Upper, through_symlink};
+use super::upper::{Contents, Inode, Path, Says, Upper};
 use super::visit::{Lower, Visit, path_of};
 use crate::error::{Error, Result};
+use crate::limits::ASSUMED;
 use erofs::{Attributes, Kind, Node, NodeId, Tree};
 use std::collections::HashMap;
 
@@ -20,6 +21,10 @@ pub(super) struct Build<'a> {
     inodes: HashMap<usize, NodeId>,
     pub(super) contents: Vec<(NodeId, Contents)>,
     pub(super) assumes: Vec<Assumption>,
+    /// Bytes of these, about.
+    assumed: usize,
+    /// By visit: it was noted of it, or of a directory above, that the tree below has nothing there.
+    absent: Vec<bool>,
 }
 
 impl<'a> Build<'a> {
@@ -33,6 +38,8 @@ impl<'a> Build<'a> {
             inodes: HashMap::new(),
             contents: Vec::new(),
             assumes: Vec::new(),
+            assumed: 0,
+            absent: vec![false; visits.len()],
         };
         let root = match (&upper.slots[0].says, below.root()) {
             (Says::Directory(attributes), _) => attributes.clone(),
@@ -47,12 +54,19 @@ impl<'a> Build<'a> {
     }
 
     pub(super) fn visit(&mut self, number: usize) -> Result<()> {
+        if self.assumed > ASSUMED {
+            return Err(Error::refused("the layer takes too much from the tree below for a list of it"));
+        }
         let path = &self.upper.slots[self.visits[number].slot];
         match &path.says {
             Says::Nothing if path.whiteout => self.whiteout(number),
             Says::Nothing if !self.visits[number].effective => {
                 if path.opaque {
                     self.no_directory(number);
+                }
+                // What the marks in it act on was found here, and not where a link would have led.
+                if (path.opaque || !path.children.is_empty()) && self.visits[number].lower != Lower::Hidden {
+                    self.assume(number, Found::NoLink);
                 }
                 Ok(())
             }
@@ -71,8 +85,11 @@ impl<'a> Build<'a> {
     fn whiteout(&mut self, number: usize) -> Result<()> {
         match self.visits[number].lower {
             Lower::Hidden => Ok(()),
+            Lower::Absent if self.upper.keep_marks => {
+                self.add(number, Attributes::default(), Kind::Char(0, 0)).map(drop)
+            }
             Lower::Absent => {
-                self.assume(number, Found::Nothing);
+                self.nothing(number);
                 Ok(())
             }
             Lower::Node(_) => {
@@ -87,9 +104,9 @@ impl<'a> Build<'a> {
         match self.visits[number].lower {
             Lower::Node(id) if !path.whiteout && !path.fresh => match self.below.node(id).kind {
                 Kind::Directory => Ok(self.inherit(number, id)),
-                Kind::Symlink(_) => Err(through_symlink(path_of(self.visits, number).parts())),
                 _ => {
                     self.no_directory(number);
+                    self.assume(number, Found::NoLink);
                     Ok(default_directory())
                 }
             },
@@ -115,6 +132,9 @@ impl<'a> Build<'a> {
                 Lower::Node(id) if self.below.node(id).kind == Kind::Directory => {
                     let lower = without_time(&self.below.node(id).attributes);
                     self.assume(number, Found::Directory(lower));
+                    attributes.xattrs.insert(OPAQUE.to_vec(), b"y".to_vec());
+                }
+                Lower::Absent if self.upper.keep_marks => {
                     attributes.xattrs.insert(OPAQUE.to_vec(), b"y".to_vec());
                 }
                 _ => self.no_directory(number),
@@ -150,12 +170,25 @@ impl<'a> Build<'a> {
     fn no_directory(&mut self, number: usize) {
         match self.visits[number].lower {
             Lower::Hidden => {}
-            Lower::Absent => self.assume(number, Found::Nothing),
+            Lower::Absent => self.nothing(number),
             Lower::Node(_) => self.assume(number, Found::NoDirectory),
         }
     }
 
+    /// Notes that the tree below has nothing at a path: said of the highest such directory only, since paths can be deep.
+    fn nothing(&mut self, number: usize) {
+        if !self.absent[self.visits[number].parent] {
+            self.assume(number, Found::Nothing);
+        }
+        self.absent[number] = true;
+    }
+
     fn assume(&mut self, number: usize, found: Found) {
-        self.assumes.push(Assumption { path: path_of(self.visits, number), found });
+        let path = path_of(self.visits, number);
+        self.assumed += path.parts().iter().map(|part| part.len() + 2 * size_of_val(part)).sum::<usize>();
+        if let Found::Directory(attributes) = &found {
+            self.assumed += attributes.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
+        }
+        self.assumes.push(Assumption { path, found });
     }
 }

@@ -4,7 +4,7 @@
 use super::assume::{Assumption, Found};
 use super::merged::{Id, Merged, Placed};
 use super::upper::{Contents, Inode, Says, Slot, Upper, not_linkable};
-use super::visit::{Lower, step};
+use super::visit::{Lower, path_of, step};
 use crate::error::{Error, Result};
 use crate::tar::TreePath;
 use erofs::{Content, Kind};
@@ -16,14 +16,22 @@ enum Target {
     Below(Id, TreePath),
 }
 
+/// Where a hard link leads, and over which others.
+struct Chased {
+    target: Target,
+    over: Vec<Slot>,
+}
+
 impl Upper {
     /// Gives each hard link that had no target the inode of its target: in the layer as it is now, else below.
     pub(super) fn resolve_links(&mut self, below: &Merged) -> Result<Vec<Assumption>> {
         let mut copied: HashMap<Id, usize> = HashMap::new();
         let mut assumes = Vec::new();
         for (slot, path) in self.pending() {
-            let found = self.chase(slot, below).map_err(|e| e.at(&path.to_bytes()))?;
-            let inode = match found {
+            // An earlier one's way led over it.
+            let Says::Link(_) = self.slots[slot].says else { continue };
+            let Chased { target, over } = self.chase(slot, below, &mut assumes).map_err(|e| e.at(&path.to_bytes()))?;
+            let inode = match target {
                 Target::Inode(inode) => inode,
                 Target::Below(id, target) => {
                     let inode = *copied.entry(id).or_insert_with(|| self.copy_up(below, id));
@@ -33,37 +41,44 @@ impl Upper {
                     inode
                 }
             };
-            self.put(slot, Says::Inode(inode));
+            for slot in over {
+                self.put(slot, Says::Inode(inode));
+            }
         }
         Ok(assumes)
     }
 
     /// The paths that still hold an unresolved hard link.
     fn pending(&self) -> Vec<(Slot, TreePath)> {
-        let mut found = Vec::new();
-        let mut open = vec![(0, TreePath::default())];
-        while let Some((slot, path)) = open.pop() {
-            if let Says::Link(_) = self.slots[slot].says {
-                found.push((slot, path));
-                continue;
-            }
-            open.extend(self.slots[slot].children.iter().rev().map(|(name, &child)| (child, path.join(name))));
+        if !self.slots.iter().any(|path| matches!(path.says, Says::Link(_))) {
+            return Vec::new();
         }
-        found
+        let visits = self.downwards(&Merged::new());
+        let links = visits.iter().enumerate().filter(|(_, v)| matches!(self.slots[v.slot].says, Says::Link(_)));
+        links.map(|(number, visit)| (visit.slot, path_of(&visits, number))).collect()
     }
 
-    fn chase(&self, start: Slot, below: &Merged) -> Result<Target> {
-        let mut seen = HashSet::new();
+    /// Follows a hard link to hard links to its end.
+    fn chase(&self, start: Slot, below: &Merged, assumes: &mut Vec<Assumption>) -> Result<Chased> {
+        let mut over = vec![start];
+        let mut seen = HashSet::from([start]);
         let mut slot = start;
         loop {
             let Says::Link(target) = &self.slots[slot].says else { return Err(unresolved()) };
-            let next = self.find(target).filter(|&next| seen.insert(next) && next != slot);
-            match next.map(|next| (next, &self.slots[next].says)) {
-                Some((_, Says::Inode(inode))) => return Ok(Target::Inode(*inode)),
+            let led = self.lead_parent(target, below)?;
+            assumes.extend(led.assumes);
+            let next = self.find(&led.path).filter(|&next| seen.insert(next));
+            let target = match next.map(|next| (next, &self.slots[next].says)) {
+                Some((_, Says::Inode(inode))) => Target::Inode(*inode),
                 Some((_, Says::Directory(_) | Says::Implied)) => return Err(not_linkable(target)),
-                Some((next, Says::Link(_))) => slot = next,
-                _ => return self.target_below(target, below),
-            }
+                Some((next, Says::Link(_))) => {
+                    over.push(next);
+                    slot = next;
+                    continue;
+                }
+                _ => self.target_below(&led.path, below)?,
+            };
+            return Ok(Chased { target, over });
         }
     }
 

@@ -40,6 +40,11 @@ impl Merged {
         self.layers
     }
 
+    /// How many nodes the layers had, those that others hide among them.
+    pub fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
     /// The root directory, once there is a layer.
     pub fn root(&self) -> Option<Id> {
         (!self.nodes.is_empty()).then_some(0)

@@ -12,8 +12,8 @@
 //! * A hard link to a lower file copies that file into this layer, under both names: what copying up and linking on an
 //!   overlay gives. Other names of the lower file are not touched, as overlayfs does not touch them.
 //! * A character device 0:0 of the image is what overlayfs takes it for: it hides the name, and shows nothing.
-//! * Nothing follows a symbolic link. An entry whose parent is one (in the layer or below) is refused, since unpackers
-//!   differ in what they make of it.
+//! * An entry, mark or hard link's target whose parent is a symbolic link, in the layer or below, belongs where that leads
+//!   inside the root, unless the layer makes the parent a directory. Last names are never followed.
 
 mod assume;
 mod collapse;
@@ -21,6 +21,7 @@ mod emit;
 mod links;
 mod merged;
 mod settle;
+mod through;
 mod upper;
 mod visit;
 mod xattr;

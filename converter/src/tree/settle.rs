@@ -1,14 +1,16 @@
 //! From what a layer says to what it must hold, over the tree below.
 //!
-//! Three passes over the paths, none recursive: downwards, what of the tree below each path can be seen; upwards, which
+//! First what stands below symbolic links goes where they lead, and hard links find their targets. Then three passes over
+//! the paths, none recursive: downwards, what of the tree below each path can be seen; upwards, which
 //! marks hide anything; downwards again, the layer's tree.
 
 use super::assume::Assumption;
 use super::emit::Build;
 use super::merged::Merged;
-use super::upper::{Contents, Says, Upper};
+use super::upper::{Contents, Path, Says, Upper};
 use super::visit::{Lower, Visit, path_of, step};
 use crate::error::Result;
+use crate::limits::check_nodes;
 use erofs::{Kind, NodeId, Tree};
 
 /// A layer, decided.
@@ -24,13 +26,17 @@ pub struct Settled {
     pub assumes: Vec<Assumption>,
     /// What was left out.
     pub warnings: Vec<String>,
+    /// Whether it has marks that were kept though nothing lies below (see [`Upper::keep_marks`]).
+    pub marks: bool,
 }
 
 impl Upper {
     /// Decides the layer over the tree below it.
     pub fn settle(mut self, below: &Merged) -> Result<Settled> {
-        let mut assumes = self.resolve_links(below)?;
+        let mut assumes = self.follow_links(below)?;
+        assumes.extend(self.resolve_links(below)?);
         let mut visits = self.downwards(below);
+        check_nodes(below.nodes() + visits.len())?;
         self.upwards(&mut visits, below);
         let mut build = Build::new(&self, below, &visits)?;
         for number in 1..build.visits.len() {
@@ -38,10 +44,21 @@ impl Upper {
         }
         let Build { tree, contents, assumes: found, .. } = build;
         assumes.extend(found);
-        Ok(Settled { tree, contents, root_opaque: self.slots[0].opaque, assumes, warnings: self.warnings })
+        let more = self.warned - self.warnings.len() as u64;
+        if more > 0 {
+            self.warnings.push(format!("and {more} more"));
+        }
+        let marked = |path: &Path| path.whiteout || path.opaque;
+        let marks = self.slots.iter().any(marked);
+        if marks && !self.keep_marks && below.root().is_none() {
+            self.warnings
+                .push("whiteouts and opaque marks hide nothing, since nothing lies below: left out".to_owned());
+        }
+        let marks = marks && self.keep_marks;
+        Ok(Settled { tree, contents, root_opaque: self.slots[0].opaque, assumes, warnings: self.warnings, marks })
     }
 
-    fn downwards(&self, below: &Merged) -> Vec<Visit<'_>> {
+    pub(super) fn downwards(&self, below: &Merged) -> Vec<Visit<'_>> {
         let lower = below.root().map_or(Lower::Absent, Lower::Node);
         let mut visits = vec![Visit { slot: 0, name: b"", parent: 0, lower, effective: true }];
         let mut next = 0;
@@ -64,7 +81,8 @@ impl Upper {
             let path = &self.slots[visit.slot];
             let hides = match visit.lower {
                 Lower::Node(id) => path.whiteout || (path.opaque && below.node(id).kind == Kind::Directory),
-                _ => false,
+                Lower::Absent => self.keep_marks && (path.whiteout || path.opaque),
+                Lower::Hidden => false,
             };
             if visit.effective || hides || !matches!(path.says, Says::Nothing) {
                 let parent = visit.parent;

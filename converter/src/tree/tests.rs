@@ -133,12 +133,101 @@ fn the_last_entry_for_a_path_wins() {
 }
 
 #[test]
-fn nothing_goes_through_a_symlink() {
-    assert!(refusal(&[], &["esc -> ../tmp", "esc/f"]).contains("'esc' is a symlink"));
-    assert!(refusal(&[&["lib -> usr/lib"]], &["lib/f"]).contains("'lib' is a symlink"));
-    assert_eq!(over(&[&["lib -> usr/lib"]], &["lib/", "lib/f"]), ["lib/", "lib/f"]);
-    assert_eq!(over(&[&["lib -> usr", "usr/f"]], &["lib/.wh.f", "lib/.wh..wh..opq"]), [""; 0]);
-    assert_eq!(over(&[&["lib -> usr/lib"]], &[".wh.lib", "lib/f"]), ["lib/", "lib/f"]);
+fn what_stands_below_a_symlink_belongs_where_it_leads() {
+    // Of a layer below, relative, absolute, over the root's edge, missing, and over several links.
+    let usr: &[&str] = &["usr/:3", "usr/lib/:4", "lib -> usr/lib"];
+    assert_eq!(over(&[usr], &["lib/x/y"]), ["usr/:3", "usr/lib/:4", "usr/lib/x/", "usr/lib/x/y"]);
+    assert_eq!(over(&[&["d/l -> /e", "e/:5"]], &["d/l/f"]), ["e/:5", "e/f"]);
+    assert_eq!(over(&[&["l -> ../../e"]], &["l/f"]), ["e/", "e/f"]);
+    assert_eq!(over(&[&["a -> b", "b -> c/./d/../e"]], &["a/f"]), ["c/", "c/e/", "c/e/f"]);
+    assert_eq!(over(&[&["l -> d", "d/m -> ../e"]], &["l/m/f"]), ["e/", "e/f"]);
+    // Of the layer itself.
+    assert_eq!(over(&[], &["esc -> ../tmp", "esc/f"]), ["esc -> ../tmp", "tmp/", "tmp/f"]);
+    assert_eq!(over(&[&["lib -> usr"]], &["l -> lib", "l/f"]), ["l -> lib", "usr/", "usr/f"]);
+    assert_eq!(over(&[], &["l -> .", "l/l/l/f"]), ["f", "l -> ."]);
+}
+
+#[test]
+fn two_ways_to_one_path_are_one_path() {
+    let usr: &[&str] = &["usr/lib/", "lib -> usr/lib"];
+    assert_eq!(
+        over(&[usr], &["lib/f:1", "usr/lib/f:2", "usr/lib/g:1", "lib/g:2"])[2..],
+        ["usr/lib/f:2", "usr/lib/g:2"]
+    );
+    assert_eq!(
+        over(&[usr], &["usr/:1", "usr/lib/:2", "usr/lib/d/:3", "lib/d/f"])[2..],
+        ["usr/lib/d/:3", "usr/lib/d/f"]
+    );
+    assert_eq!(over(&[usr], &["usr/lib/d/f", "lib/d:2"])[2..], ["usr/lib/d:2"]);
+    assert_eq!(over(&[usr], &["usr/lib/m -> n", "lib/m/f"])[2..], ["usr/lib/m -> n", "usr/lib/n/", "usr/lib/n/f"]);
+}
+
+#[test]
+fn a_layer_that_makes_the_symlink_a_directory_or_hides_it_does_not_go_through() {
+    let usr: &[&str] = &["lib -> usr/lib", "usr/lib/f"];
+    for top in [["lib/", "lib/f"], ["lib/f", "lib/"]] {
+        assert_eq!(over(&[usr], &top), ["lib/", "lib/f"]);
+    }
+    for top in [[".wh.lib", "lib/f"], ["lib/f", ".wh.lib"]] {
+        assert_eq!(over(&[usr], &top), ["lib/", "lib/f"]);
+    }
+    assert_eq!(over(&[usr], &["lib/.wh..wh..opq", "lib/"]), ["lib/"]);
+}
+
+#[test]
+fn marks_below_a_symlink_act_where_it_leads() {
+    let usr: &[&str] = &["lib -> usr/lib", "usr/lib/f", "usr/lib/g"];
+    assert_eq!(over(&[usr], &["lib/.wh.f", "lib/.wh.no"]), ["usr/", "usr/lib/", "-usr/lib/f"]);
+    assert_eq!(over(&[usr], &["lib/.wh..wh..opq", "lib/new"]), ["usr/", "usr/lib/!", "usr/lib/new"]);
+    assert_eq!(over(&[usr], &["l -> lib", "l/.wh.g"]), ["l -> lib", "usr/", "usr/lib/", "-usr/lib/g"]);
+    assert_eq!(over(&[usr], &[".wh.lib", "lib/.wh.f"]), ["-lib"]);
+    assert_eq!(over(&[usr], &["lib:1", "lib/.wh.f"]), ["lib:1"]);
+}
+
+#[test]
+fn hard_links_find_their_targets_through_symlinks() {
+    let usr: &[&str] = &["lib -> usr/lib", "usr/lib/f:8"];
+    assert_eq!(over(&[usr], &["g = lib/f"]), ["g:8", "usr/", "usr/lib/", "usr/lib/f:8"]);
+    assert_eq!(over(&[usr], &["lib/h = lib/f"]), ["usr/", "usr/lib/", "usr/lib/f:8", "usr/lib/h:8"]);
+    assert_eq!(over(&[], &["l -> d", "d/f:3", "g = l/f"]), ["d/", "d/f:3", "g:3", "l -> d"]);
+    assert_eq!(over(&[&["s -> t"]], &["g = s"]), ["g -> t", "s -> t"]);
+}
+
+#[test]
+fn ways_that_do_not_end_in_a_directory_are_refused() {
+    assert!(refusal(&[&["a -> b", "b -> a"]], &["a/f"]).contains("symlinks on its way"));
+    assert!(refusal(&[], &["a -> a", "a/f"]).starts_with("entry 'a': more than 40 symlinks"));
+    assert!(refusal(&[&["l -> f", "f"]], &["l/x"]).contains("'f', which is no directory"));
+    assert!(refusal(&[], &["l -> d", "l/f", "l/"]).contains("replaces a symlink"));
+    let long = "n".repeat(256);
+    assert!(refusal(&[], &[&format!("l -> {long}"), "l/f"]).contains("too long"));
+    let chain: Vec<String> = (0..60).map(|at| format!("l{at} -> l{}", at + 1)).collect();
+    let chain: Vec<&str> = chain.iter().map(String::as_str).collect();
+    assert!(refusal(&[&chain], &["l0/f"]).contains("symlinks on its way"));
+    assert_eq!(over(&[&chain], &["l25/f"]), ["l60/", "l60/f"]);
+}
+
+#[test]
+fn a_layer_that_went_through_a_symlink_assumes_it() {
+    let usr: &[&str] = &["usr/lib/f", "lib -> usr/lib"];
+    for top in [&["lib/x"][..], &["lib/.wh.f"], &["lib/.wh.no"], &["g = lib/f"]] {
+        let settled = upper(top).unwrap().settle(&below(&[usr])).unwrap();
+        let holds = |layers: &[&[&str]]| {
+            let merged = below(layers);
+            let mut there = settled.assumes.iter().filter(|assumption| assumption.found != Found::Contents);
+            there.all(|assumption| merged.holds(assumption))
+        };
+        assert!(holds(&[usr]), "{top:?}");
+        assert!(!holds(&[&["usr/lib/f", "lib -> usr"]]), "{top:?}");
+        assert!(!holds(&[&["usr/lib/f", "lib/f"]]), "{top:?}");
+        assert!(!holds(&[&["usr/lib/f"]]), "{top:?}");
+    }
+    // What was no link there is one here.
+    for top in [&["d/x"][..], &["d/.wh.x"], &["d/.wh..wh..opq"]] {
+        let settled = upper(top).unwrap().settle(&below(&[&["d"]])).unwrap();
+        assert!(settled.assumes.iter().all(|assumption| below(&[&["d"]]).holds(assumption)), "{top:?}");
+        assert!(!settled.assumes.iter().all(|assumption| below(&[&["d -> e"]]).holds(assumption)), "{top:?}");
+    }
 }
 
 #[test]
@@ -209,4 +298,39 @@ fn assumptions_hold_where_the_tree_below_says_the_same() {
 fn a_layer_with_an_entry_for_each_path_assumes_nothing() {
     let settled = upper(&["./", "d/", "d/f"]).unwrap().settle(&below(&[&["x"]])).unwrap();
     assert_eq!(settled.assumes, []);
+}
+
+#[test]
+fn a_layer_for_others_keeps_its_marks_and_any_other_says_that_they_hide_nothing() {
+    let entries = [".wh.w", "d/.wh.x", "d/y", "e/.wh..wh..opq", ".wh.f", "f/", "f/g"];
+    let mut kept = upper(&entries).unwrap();
+    kept.keep_marks();
+    let settled = kept.settle(&Merged::new()).unwrap();
+    assert_eq!(list(&settled.tree), ["d/", "-d/x", "d/y", "e/!", "f/!", "f/g", "-w"]);
+    assert!(settled.marks && settled.warnings.is_empty());
+    let settled = upper(&entries).unwrap().settle(&Merged::new()).unwrap();
+    assert_eq!(list(&settled.tree), ["d/", "d/y", "f/", "f/g"]);
+    assert!(!settled.marks && settled.warnings[0].contains("hide nothing"));
+}
+
+#[test]
+fn the_list_of_what_a_layer_takes_from_below_is_bounded() {
+    let deep = |top: usize, last: &str| format!("{top}/{}{last}", "d/".repeat(2000));
+    let lower: Vec<String> = (0..4).map(|top| deep(top, "")).collect();
+    let layer: Vec<String> = (0..4).map(|top| deep(top, "f")).collect();
+    let texts = |entries: &[String]| upper(&entries.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+    let mut merged = Merged::new();
+    merged.overlay(&texts(&lower).settle(&merged).unwrap().tree, false);
+    let error = texts(&layer).settle(&merged).unwrap_err().to_string();
+    assert!(error.contains("takes too much from the tree below"), "{error}");
+    // What is not there is said once, not for each directory in it.
+    assert_eq!(texts(&layer).settle(&Merged::new()).unwrap().assumes.len(), 1 + 4);
+}
+
+#[test]
+fn of_many_warnings_some_are_kept() {
+    let mut upper = Upper::new();
+    (0..150).for_each(|at| upper.warn(at.to_string()));
+    let warnings = upper.settle(&Merged::new()).unwrap().warnings;
+    assert_eq!((warnings.len(), warnings[100].as_str()), (101, "and 50 more"));
 }

@@ -2,9 +2,11 @@
 //!
 //! Entries apply in order and the last one for a path wins as a whole, except that a directory over a directory keeps
 //! the children. Whiteouts and opaque marks are only noted here, since they speak about lower layers, wherever they
-//! stand; [`super::settle`] decides what becomes of them.
+//! stand; [`super::settle`] decides what becomes of them. What stands below a symbolic link is kept below its slot:
+//! `through.rs` moves it to where the link leads, once all entries and the tree below are known.
 
 use crate::error::{Error, Result, show};
+use crate::limits::WARNINGS;
 use crate::tar::{Entry, Kind as TarKind, TreePath, WHITEOUT};
 use crate::tree::merged::Placed;
 use erofs::{Attributes, Content, Kind};
@@ -26,6 +28,8 @@ pub(super) struct Path {
     pub(super) opaque: bool,
     /// The layer made it a directory after it was something else in the same layer.
     pub(super) fresh: bool,
+    /// Number of the last entry that said anything of it, or of something below it.
+    pub(super) order: u32,
     pub(super) children: BTreeMap<Vec<u8>, Slot>,
 }
 
@@ -69,6 +73,12 @@ pub struct Upper {
     pub(super) slots: Vec<Path>,
     pub(super) inodes: Vec<Inode>,
     pub(super) warnings: Vec<String>,
+    /// How many warnings there were.
+    pub(super) warned: u64,
+    /// See [`Upper::keep_marks`].
+    pub(super) keep_marks: bool,
+    /// Number of the entry that is being added.
+    pub(super) order: u32,
 }
 
 /// What the name of an entry makes of it.
@@ -106,7 +116,14 @@ impl Meaning {
 
 impl Default for Upper {
     fn default() -> Self {
-        Self { slots: vec![Path::default()], inodes: Vec::new(), warnings: Vec::new() }
+        Self {
+            slots: vec![Path::default()],
+            inodes: Vec::new(),
+            warnings: Vec::new(),
+            warned: 0,
+            keep_marks: false,
+            order: 0,
+        }
     }
 }
 
@@ -118,7 +135,21 @@ impl Upper {
 
     /// Notes something that was left out.
     pub fn warn(&mut self, warning: String) {
-        self.warnings.push(warning);
+        self.warned += 1;
+        if self.warnings.len() < WARNINGS {
+            self.warnings.push(warning);
+        }
+    }
+
+    /// How many paths the layer says something about, implied directories among them.
+    pub fn paths(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Keeps whiteouts and opaque marks that hide nothing: what the layer will lie over is not known. It has to be settled
+    /// over nothing then.
+    pub fn keep_marks(&mut self) {
+        self.keep_marks = true;
     }
 
     /// Notes a whiteout.
@@ -138,6 +169,7 @@ impl Upper {
     /// Adds an entry that is no mark; `contents` are those of a regular file, by their number in the spool.
     pub fn add(&mut self, entry: Entry, contents: Option<usize>) -> Result<()> {
         let Entry { path, kind, attributes } = entry;
+        self.order = self.order.saturating_add(1);
         let kind = match kind {
             TarKind::Directory => return self.directory(&path, attributes),
             TarKind::HardLink(target) => return self.link(&path, target),
@@ -148,6 +180,7 @@ impl Upper {
             TarKind::Fifo => Kind::Fifo,
         };
         let slot = self.place(&path)?;
+        self.may_replace(slot)?;
         self.inodes.push(Inode { attributes, kind, contents: contents.map(Contents::Spooled) });
         self.put(slot, Says::Inode(self.inodes.len() - 1));
         Ok(())
@@ -155,6 +188,7 @@ impl Upper {
 
     fn directory(&mut self, path: &TreePath, attributes: Attributes) -> Result<()> {
         let slot = if path.is_root() { 0 } else { self.place(path)? };
+        self.may_replace(slot)?;
         let path = &mut self.slots[slot];
         path.fresh |= matches!(path.says, Says::Inode(_) | Says::Link(_));
         path.says = Says::Directory(attributes);
@@ -172,14 +206,30 @@ impl Upper {
             _ => Says::Link(target),
         };
         let slot = self.place(path)?;
+        self.may_replace(slot)?;
         self.put(slot, says);
         Ok(())
     }
 
-    /// Puts something that is no directory at a slot: children go.
+    /// Puts something that is no directory at a slot: children go, and marks in it.
     pub(super) fn put(&mut self, slot: Slot, says: Says) {
-        self.slots[slot].says = says;
-        self.slots[slot].children.clear();
+        let path = &mut self.slots[slot];
+        path.says = says;
+        path.opaque = false;
+        path.children.clear();
+    }
+
+    /// Refuses to replace a link through which something was unpacked: where that went would have to be known by now.
+    fn may_replace(&self, slot: Slot) -> Result<()> {
+        match self.is_symlink(slot) && (self.slots[slot].opaque || !self.slots[slot].children.is_empty()) {
+            true => Err(Error::refused("it replaces a symlink through which entries before it were unpacked")),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether the layer has a symbolic link here.
+    pub(super) fn is_symlink(&self, slot: Slot) -> bool {
+        matches!(self.slots[slot].says, Says::Inode(inode) if matches!(self.inodes[inode].kind, Kind::Symlink(_)))
     }
 
     /// The slot of a path, if the layer says anything about it.
@@ -191,23 +241,23 @@ impl Upper {
     pub(super) fn place(&mut self, path: &TreePath) -> Result<Slot> {
         let (parents, name) = path.split().ok_or_else(|| Error::refused("the image's root must be a directory"))?;
         let mut slot = 0;
-        for (depth, part) in parents.iter().enumerate() {
+        for part in parents {
             self.imply(slot);
             slot = self.child(slot, part);
-            if let Says::Inode(inode) = self.slots[slot].says
-                && let Kind::Symlink(_) = self.inodes[inode].kind
-            {
-                return Err(through_symlink(&parents[..=depth]));
-            }
         }
         self.imply(slot);
-        Ok(self.child(slot, name))
+        let slot = self.child(slot, name);
+        self.slots[slot].order = self.order;
+        Ok(slot)
     }
 
-    /// Makes the path a directory, because something stands below it.
-    fn imply(&mut self, slot: Slot) {
+    /// Makes the path a directory, because something stands below it; a symbolic link stays.
+    pub(super) fn imply(&mut self, slot: Slot) {
+        let symlink = self.is_symlink(slot);
         let path = &mut self.slots[slot];
+        path.order = self.order;
         match path.says {
+            _ if symlink => {}
             Says::Directory(_) | Says::Implied => {}
             Says::Nothing => path.says = Says::Implied,
             Says::Inode(_) | Says::Link(_) => {
@@ -222,7 +272,7 @@ impl Upper {
     fn mark(&mut self, path: &TreePath) -> Option<Slot> {
         let mut slot = 0;
         for part in path.parts() {
-            if matches!(self.slots[slot].says, Says::Inode(_) | Says::Link(_)) {
+            if matches!(self.slots[slot].says, Says::Inode(_) | Says::Link(_)) && !self.is_symlink(slot) {
                 return None;
             }
             slot = self.child(slot, part);
@@ -230,7 +280,7 @@ impl Upper {
         Some(slot)
     }
 
-    fn child(&mut self, slot: Slot, name: &[u8]) -> Slot {
+    pub(super) fn child(&mut self, slot: Slot, name: &[u8]) -> Slot {
         if let Some(&child) = self.slots[slot].children.get(name) {
             return child;
         }
@@ -243,9 +293,4 @@ impl Upper {
 
 pub(super) fn not_linkable(target: &TreePath) -> Error {
     Error::refused(format!("hard link to the directory '{target}'"))
-}
-
-pub(super) fn through_symlink(parents: &[Vec<u8>]) -> Error {
-    let path = TreePath::from(parents.to_vec());
-    Error::refused(format!("its parent '{path}' is a symlink, and nothing is unpacked through one"))
 }

@@ -9,7 +9,8 @@ const KEY: Key = Key { diff_id: Digest::from_bytes([7; 32]), level: 3, chunk_siz
 fn made(stage: &Stage) -> crate::build::Made {
     let tree = tempfile::tempdir().unwrap();
     fs::write(tree.path().join("a"), [1; 5000]).unwrap();
-    let settings = Settings { level: 3, threads: 1, chunk_size: 4096, stage: stage.path().to_owned() };
+    let settings =
+        Settings { level: 3, threads: 1, chunk_size: 4096, whiteouts: false, stage: stage.path().to_owned() };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     build(Input::Directory(tree.path().to_owned()), &Default::default(), &settings, runtime.handle()).unwrap()
 }

@@ -1,0 +1,155 @@
+//! How much an input may ask for. What is past a bound was made to fill a disk or the memory, or is so far from any image
+//! that something else is wrong; it is refused, with the entry's or the layer's name.
+//!
+//! A layer that is within all of them takes some gigabytes at worst, an ordinary one about a kilobyte an entry. The list for
+//! people is in `docs/operations.md`. What a file system cannot hold (names, targets, attributes) is refused where it
+//! is parsed: `tar/path.rs`, `tar/header.rs`, `erofs`.
+
+use crate::error::{Error, Result};
+use crate::tar::{Entry, Kind};
+
+/// Entries of a layer. Those of the same path count each: what they say is kept until the layer is read.
+pub const ENTRIES: u64 = 8 << 20;
+
+/// Paths of a layer, with the directories that its entries imply: a path of 4095 bytes implies two thousand.
+pub const PATHS: usize = 4 << 20;
+
+/// Nodes of all layers of an image together.
+pub const NODES: usize = 16 << 20;
+
+/// Bytes of link targets and extended attributes in a layer: the largest images have some megabytes.
+pub const TEXT: u64 = 512 << 20;
+
+/// Stored pieces of the sparse files of a layer.
+pub const PIECES: u64 = 4 << 20;
+
+/// Bytes of holes that a layer has to store, since EROFS knows only holes of whole chunks, and of a bounded number of
+/// them (see `erofs::Content::sparse`): a map that asks for more was made to be converted for ever. With [`PIECES`] it
+/// bounds the chunk maps too, whose entries are no more than what is stored for them.
+pub const ZEROS: u64 = 64 << 30;
+
+/// Bytes that the list of a layer's assumptions may take in memory, about: it is part of the layer's head, which is
+/// fetched whole.
+pub const ASSUMED: usize = 256 << 20;
+
+/// Bytes of a layer's tar whatever its blob's size, and [`TAR_RATIO`] for each byte of the blob. Layers of nothing but zeros
+/// exist, and gzip makes a thousandth of them; a whole layer of more than 64 GiB whose blob is a hundredth of that
+/// does not.
+pub const TAR: u64 = 64 << 30;
+
+/// See [`TAR`].
+pub const TAR_RATIO: u64 = 100;
+
+/// Bytes of one document of an image: what containerd reads.
+pub const DOCUMENT: u64 = 8 << 20;
+
+/// Bytes of all documents of an image.
+pub const DOCUMENTS: u64 = 64 << 20;
+
+/// How deep indexes may nest.
+pub const DEPTH: usize = 4;
+
+/// Layers of an image: more than any image has, and than overlayfs stacks.
+pub const LAYERS: usize = 512;
+
+/// Files in an archive that holds an image.
+pub const MEMBERS: usize = 1 << 17;
+
+/// Warnings that are kept; further ones are only counted.
+pub const WARNINGS: usize = 100;
+
+/// What the entries of a layer have asked for so far.
+#[derive(Debug, Default)]
+pub struct Budget {
+    entries: u64,
+    text: u64,
+    pieces: u64,
+}
+
+impl Budget {
+    /// Counts an entry of a layer that has so many paths before it.
+    pub fn charge(&mut self, entry: &Entry, paths: usize) -> Result<()> {
+        let attributes = entry.attributes.xattrs.iter().map(|(name, value)| (name.len() + value.len()) as u64);
+        let (target, pieces) = match &entry.kind {
+            Kind::Symlink(target) => (target.len(), 0),
+            Kind::File(shape) => (0, shape.map.as_ref().map_or(0, Vec::len)),
+            _ => (0, 0),
+        };
+        self.entries += 1;
+        self.text += target as u64 + attributes.sum::<u64>();
+        self.pieces += pieces as u64;
+        let past = |what: String| Err(Error::refused(format!("the layer is too large: {what}")));
+        match () {
+            () if self.entries > ENTRIES => past(format!("more than {ENTRIES} entries")),
+            () if paths > PATHS => past(format!("more than {PATHS} paths, with the directories that entries imply")),
+            () if self.text > TEXT => past(format!("more than {TEXT} bytes of link targets and attributes")),
+            () if self.pieces > PIECES => past(format!("more than {PIECES} pieces of sparse files")),
+            () => Ok(()),
+        }
+    }
+
+    /// How many entries there were.
+    pub fn entries(&self) -> u64 {
+        self.entries
+    }
+}
+
+/// Refuses an image of too many nodes.
+pub(crate) fn check_nodes(nodes: usize) -> Result<()> {
+    match nodes > NODES {
+        false => Ok(()),
+        true => Err(Error::refused(format!("the image is too large: more than {NODES} names in all its layers"))),
+    }
+}
+
+/// Refuses a tar that is too large for its blob.
+pub(crate) fn check_ratio(tar: u64, blob: u64) -> Result<()> {
+    match tar > blob.saturating_mul(TAR_RATIO).saturating_add(TAR) {
+        false => Ok(()),
+        true => Err(Error::refused(format!(
+            "{blob} bytes decompress to more than {tar}: layers past {TAR} bytes and {TAR_RATIO} times their blob are refused"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tar::{Extent, Shape, TreePath};
+    use erofs::Attributes;
+
+    fn entry(kind: Kind) -> Entry {
+        Entry { path: TreePath::default(), kind, attributes: Attributes::default() }
+    }
+
+    fn refusal(budget: &mut Budget, entry: &Entry) -> String {
+        (0..).find_map(|_| budget.charge(entry, 0).err()).unwrap().to_string()
+    }
+
+    #[test]
+    fn targets_attributes_and_pieces_are_summed_over_the_layer() {
+        let mut attributes = entry(Kind::Fifo);
+        attributes.attributes.xattrs = (0..200).map(|n| (vec![n], vec![0; 65_000])).collect();
+        let target = entry(Kind::Symlink(vec![b'x'; 4095]));
+        let sparse = entry(Kind::File(Shape { size: 0, map: Some(vec![Extent { offset: 0, length: 0 }; 1 << 20]) }));
+        let plain = entry(Kind::Fifo);
+        for (entry, says) in [(attributes, "attributes"), (target, "targets"), (sparse, "sparse"), (plain, "entries")] {
+            assert!(refusal(&mut Budget::default(), &entry).contains(says), "{says}");
+        }
+        assert!(Budget::default().charge(&entry(Kind::Fifo), PATHS + 1).unwrap_err().to_string().contains("paths"));
+    }
+
+    #[test]
+    fn the_nodes_of_an_image_are_bounded() {
+        assert!(check_nodes(NODES).is_ok());
+        assert!(check_nodes(NODES + 1).unwrap_err().is_refusal());
+    }
+
+    #[test]
+    fn a_tar_is_judged_by_its_blob() {
+        assert!(check_ratio(64 << 30, 1).is_ok());
+        assert!(check_ratio(100 << 30, 1 << 30).is_ok());
+        assert!(check_ratio(65 << 30, 1 << 20).unwrap_err().is_refusal());
+        assert!(check_ratio(u64::MAX, u64::MAX).is_ok());
+    }
+}

@@ -1,0 +1,139 @@
+//! From a tar to a layer, as the converter goes.
+
+use crate::scratch;
+use converter::error::{Error, Result};
+use converter::pack::{Spool, plan};
+use converter::read_entries;
+use converter::tar::{Entry, Kind, Reader, Shape, TreePath};
+use converter::tree::{Contents, Merged, Upper};
+use erofs::{Attributes, BLOCK, Expect, Tree, check, read_tree};
+use std::collections::HashMap;
+use std::io::Cursor;
+
+const HEADER: usize = 512;
+
+/// Headers that are found one by one, because the quick way did not see them.
+const REPAIRS: usize = 8;
+
+/// More data than is of use here: files with far-apart pieces may be large, and that is another test's matter.
+const DATA_MAX: usize = 16 << 20;
+
+/// A tar with a right checksum in each header that its reader comes to.
+pub fn repair_tar(data: &[u8]) -> Vec<u8> {
+    let mut tar = data.to_vec();
+    let mut at = 0;
+    while at + HEADER <= tar.len() {
+        let header = &mut tar[at..at + HEADER];
+        at += HEADER;
+        if header.iter().any(|&byte| byte != 0) {
+            seal(header);
+            at = at.saturating_add(stored(header).next_multiple_of(HEADER));
+        }
+    }
+    for _ in 0..REPAIRS {
+        let Some(header) = unsealed(&tar).and_then(|at| tar.get_mut(at..at + HEADER)) else { break };
+        seal(header);
+    }
+    tar
+}
+
+/// Where the reader meets a wrong checksum.
+fn unsealed(tar: &[u8]) -> Option<usize> {
+    let mut reader = Reader::new(Cursor::new(tar));
+    loop {
+        match reader.next_entry() {
+            Ok(Some(_)) => {}
+            Ok(None) => return None,
+            Err(error) if error.to_string().contains("wrong checksum") => {
+                return (reader.input().position() as usize).checked_sub(HEADER);
+            }
+            Err(_) => return None,
+        }
+    }
+}
+
+fn seal(header: &mut [u8]) {
+    header[148..156].fill(b' ');
+    let sum: u32 = header.iter().map(|&byte| u32::from(byte)).sum();
+    header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+}
+
+/// Bytes behind a header, by its size field, where that is in octal digits.
+fn stored(header: &[u8]) -> usize {
+    if matches!(header[156], b'1'..=b'6') {
+        return 0;
+    }
+    let digits = header[124..136].iter().take_while(|byte| matches!(byte, b'0'..=b'7'));
+    digits.fold(0, |size: usize, digit| size.saturating_mul(8).saturating_add(usize::from(digit - b'0')))
+}
+
+/// Converts a tar over a small tree; what was accepted must hold together.
+pub fn convert_tar(tar: &[u8]) {
+    match convert(tar) {
+        Ok(()) => {}
+        Err(error) => assert!(error.is_refusal(), "not a refusal: {error}"),
+    }
+}
+
+fn convert(tar: &[u8]) -> Result<()> {
+    let below = below();
+    let mut spool = Spool::new(&scratch())?;
+    let mut upper = Upper::new();
+    read_entries(&mut Reader::new(tar), &mut upper, &mut spool)?;
+    let mut settled = upper.settle(&below)?;
+    for assumption in &settled.assumes {
+        assert!(below.holds(assumption) || assumption.found == converter::tree::Found::Contents, "{assumption:?}");
+    }
+    let mut files = HashMap::new();
+    for (node, contents) in std::mem::take(&mut settled.contents) {
+        let number = match contents {
+            Contents::Spooled(number) => number,
+            Contents::Below(_) => spool.add(&Shape { size: 0, map: None }, |_| Ok(0))?,
+        };
+        files.insert(node, number);
+    }
+    let mut data = 0;
+    let plan = plan(&mut settled.tree, &files, &spool, 256 << 10);
+    plan.read(&spool, &mut |chunk: Vec<u8>| {
+        assert!(!chunk.is_empty() && chunk.len().is_multiple_of(BLOCK) && chunk.len() <= 8 << 20);
+        data += chunk.len();
+        if data > DATA_MAX { Err(Error::refused("large")) } else { Ok(()) }
+    })?;
+    assert_eq!(plan.blocks, (data / BLOCK) as u64);
+    let Ok(metadata) = erofs::write(&settled.tree, plan.blocks) else { return Ok(()) };
+    let first_data_block = metadata.first_data_block();
+    let expect = Expect { image_blocks: first_data_block + plan.blocks, first_data_block };
+    let checked = check(metadata.bytes(), &expect).expect("what was written is accepted");
+    assert!(read_tree(checked.image()).expect("and read") == settled.tree, "as what was written");
+    let mut merged = below;
+    merged.overlay(&settled.tree, settled.root_opaque);
+    Ok(())
+}
+
+/// A tree below that short names hit: directories, a file, links to a directory, out of the root, and in a circle.
+fn below() -> Merged {
+    let mut upper = Upper::new();
+    let entries: [(&str, Kind); 10] = [
+        ("a", Kind::Directory),
+        ("a/b", Kind::Directory),
+        ("a/f", Kind::File(Shape { size: 0, map: None })),
+        ("a/g", Kind::HardLink(TreePath::clean(b"a/f").expect("a path"))),
+        ("f", Kind::File(Shape { size: 0, map: None })),
+        ("l", Kind::Symlink(b"a".to_vec())),
+        ("a/l", Kind::Symlink(b"../../a/b".to_vec())),
+        ("m", Kind::Symlink(b"/n".to_vec())),
+        ("n", Kind::Symlink(b"m".to_vec())),
+        ("z", Kind::Fifo),
+    ];
+    for (number, (path, kind)) in entries.into_iter().enumerate() {
+        let path = TreePath::clean(path.as_bytes()).expect("a path");
+        let attributes = Attributes { mode: 0o755, uid: 7, ..Attributes::default() };
+        let contents = matches!(kind, Kind::File(_)).then_some(number);
+        upper.add(Entry { path, kind, attributes }, contents).expect("an entry");
+    }
+    let settled = upper.settle(&Merged::new()).expect("a layer");
+    let mut merged = Merged::new();
+    let tree: &Tree = &settled.tree;
+    merged.overlay(tree, false);
+    merged
+}

@@ -1,0 +1,393 @@
+//! Inputs that were made to hurt, against the built program: exit status 3 with the layer and the entry named, nothing
+//! left behind, and memory bounded: each runs with an address space of two gigabytes, or less. And the large inputs
+//! beside them that are honest, and must work within the same bounds.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+use std::fs;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use tests::node::program;
+
+/// Address space of a conversion, in KiB.
+const ROOM: u64 = 2 << 20;
+
+struct Place {
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::Builder::new().prefix("lamina-hostile").tempdir_in("/var/tmp").unwrap();
+        fs::create_dir(dir.path().join("work")).unwrap();
+        Self { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Converts in bounded memory, with the work in `work`.
+    fn convert(&self, source: &str, work: &Path) -> Output {
+        let script = format!("ulimit -v {ROOM}; exec \"$@\"");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, "sh"]).arg(program("lamina"));
+        command.args(["--store", &format!("file://{}", self.path("store").display()), "convert", source]);
+        command.args(["--tag", "toolkit/hostile:1"]).stdin(Stdio::null());
+        // What the allocator sets aside for each thread is no use of memory.
+        command.env("TMPDIR", work).env("MALLOC_ARENA_MAX", "2").env("LAMINA_CONFIG", self.path("none"));
+        command.output().unwrap()
+    }
+
+    /// A tar of this content as a zstd stream, which holds large ones in little.
+    fn tar(&self, name: &str, fill: impl FnOnce(&mut Tar)) -> String {
+        let path = self.path(name);
+        let mut zstd = Command::new("zstd").args(["-q", "-1", "-o"]).arg(&path).stdin(Stdio::piped()).spawn().unwrap();
+        let mut tar = Tar(BufWriter::new(Box::new(zstd.stdin.take().unwrap())));
+        fill(&mut tar);
+        tar.0.write_all(&[0; 1024]).unwrap();
+        drop(tar);
+        assert!(zstd.wait().unwrap().success());
+        format!("tar:{}", path.display())
+    }
+
+    /// Refused, with these words, and nothing is left.
+    fn refused(&self, source: &str, says: &[&str]) {
+        let output = self.convert(source, &self.path("work"));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(3), "{source}: {said}");
+        for word in says {
+            assert!(said.contains(word), "{source}: '{word}' is not in: {said}");
+        }
+        assert!(said.len() < 4096, "{source}: a message of {} bytes", said.len());
+        assert!(!self.path("store").join("layers").exists() && !self.path("store").join("refs").exists(), "{source}");
+        self.nothing_left(&self.path("work"));
+    }
+
+    fn accepted(&self, source: &str) {
+        let output = self.convert(source, &self.path("work"));
+        assert!(output.status.success(), "{source}: {}", String::from_utf8_lossy(&output.stderr));
+        self.nothing_left(&self.path("work"));
+    }
+
+    /// Files of a conversion that is over; what it keeps for the next one has a name and a bound.
+    fn nothing_left(&self, work: &Path) {
+        let mut open = vec![work.to_owned()];
+        let mut bytes = 0;
+        while let Some(directory) = open.pop() {
+            for entry in fs::read_dir(directory).unwrap().flatten() {
+                match entry.file_type().unwrap().is_dir() {
+                    true => open.push(entry.path()),
+                    false => bytes += entry.metadata().unwrap().len(),
+                }
+            }
+        }
+        assert!(bytes < 64 << 10, "{bytes} bytes are left in {}", work.display());
+    }
+}
+
+/// A tar on its way out.
+struct Tar(BufWriter<Box<dyn Write>>);
+
+impl Tar {
+    fn entry(&mut self, name: &[u8], kind: u8, link: &[u8], size: u64) {
+        if name.len() > 100 {
+            self.entry(b"././@LongLink", b'L', b"", name.len() as u64);
+            self.data(name);
+        }
+        if link.len() > 100 {
+            self.entry(b"././@LongLink", b'K', b"", link.len() as u64);
+            self.data(link);
+        }
+        let mut header = [0; 512];
+        let short = |bytes: &[u8]| bytes.len().min(100);
+        header[..short(name)].copy_from_slice(&name[..short(name)]);
+        header[100..107].copy_from_slice(b"0000755");
+        header[124..135].copy_from_slice(format!("{size:011o}").as_bytes());
+        header[156] = kind;
+        header[157..157 + short(link)].copy_from_slice(&link[..short(link)]);
+        header[257..265].copy_from_slice(b"ustar  \0");
+        header[148..156].fill(b' ');
+        let sum: u32 = header.iter().map(|&byte| u32::from(byte)).sum();
+        header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+        self.0.write_all(&header).unwrap();
+    }
+
+    fn data(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).unwrap();
+        self.0.write_all(&vec![0; bytes.len().next_multiple_of(512) - bytes.len()]).unwrap();
+    }
+
+    fn pax(&mut self, records: &[(&str, &[u8])]) {
+        let mut body = Vec::new();
+        for (key, value) in records {
+            let rest = key.len() + value.len() + 3;
+            let mut length = rest + 1;
+            while length.to_string().len() + rest != length {
+                length += 1;
+            }
+            body.extend_from_slice(format!("{length} {key}=").as_bytes());
+            body.extend_from_slice(value);
+            body.push(b'\n');
+        }
+        self.entry(b"pax", b'x', b"", body.len() as u64);
+        self.data(&body);
+    }
+}
+
+fn possible(test: &str) -> bool {
+    let zstd = Command::new("zstd").arg("--version").output().is_ok();
+    if !zstd {
+        tests::skipped(test, "zstd");
+    }
+    zstd
+}
+
+#[test]
+fn names_and_targets_that_no_file_system_holds_are_refused_by_entry() {
+    if !possible("long names") {
+        return;
+    }
+    let place = Place::new();
+    let name = [b"dir/".to_vec(), vec![b'n'; 256]].concat();
+    let tar = place.tar("name", |tar| tar.entry(&name, b'0', b"", 0));
+    place.refused(&tar, &["entry 'dir/nnn", "256 bytes, 255 are possible"]);
+    let tar = place.tar("path", |tar| tar.entry(&b"d/".repeat(2100), b'5', b"", 0));
+    place.refused(&tar, &["entry 'd/d/d", "4200 bytes, 4095 are possible"]);
+    let tar = place.tar("target", |tar| tar.entry(b"dir/link", b'2', &[b't'; 5000], 0));
+    place.refused(&tar, &["entry 'dir/link'", "target is too long: 5000 bytes"]);
+    let tar = place.tar("hard", |tar| tar.entry(b"dir/hard", b'1', &[b't'; 5000], 0));
+    place.refused(&tar, &["entry 'dir/hard'", "hard link target"]);
+    let loops = place.tar("loop", |tar| {
+        tar.entry(b"a", b'2', b"b", 0);
+        tar.entry(b"b", b'2', b"a", 0);
+        tar.entry(b"a/f", b'0', b"", 0);
+    });
+    place.refused(&loops, &["entry 'a'", "more than 40 symlinks"]);
+}
+
+#[test]
+fn attributes_and_headers_that_are_too_large_are_refused_by_entry() {
+    if !possible("large attributes") {
+        return;
+    }
+    let place = Place::new();
+    let large = vec![b'v'; 60_000];
+    let names: Vec<String> = (0..6).map(|n| format!("SCHILY.xattr.user.n{n}")).collect();
+    let tar = place.tar("sum", |tar| {
+        tar.pax(&names.iter().map(|name| (name.as_str(), &large[..])).collect::<Vec<_>>());
+        tar.entry(b"dir/file", b'0', b"", 0);
+    });
+    place.refused(&tar, &["dir/file", "attributes"]);
+    let tar = place.tar("one", |tar| {
+        tar.pax(&[("SCHILY.xattr.user.a", &vec![b'v'; 70_000])]);
+        tar.entry(b"dir/file", b'0', b"", 0);
+    });
+    place.refused(&tar, &["dir/file", "user.a"]);
+    let tar = place.tar("header", |tar| tar.pax(&[("comment", &vec![b'c'; 9 << 20])]));
+    place.refused(&tar, &["extended headers are too large"]);
+    let tar = place.tar("headers", |tar| {
+        for at in 0..1000 {
+            tar.pax(&[(&format!("k{at}"), &vec![b'c'; 1 << 20])]);
+        }
+    });
+    place.refused(&tar, &["extended headers are too large"]);
+}
+
+#[test]
+fn a_small_tar_of_deep_paths_does_not_fill_the_memory() {
+    if !possible("deep paths") {
+        return;
+    }
+    let place = Place::new();
+    // Two thousand directories each, none of which another entry has.
+    let tar = place.tar("deep", |tar| {
+        for at in 0..3000 {
+            tar.entry(&[format!("{at:04}/").into_bytes(), b"d/".repeat(2040)].concat(), b'5', b"", 0);
+        }
+    });
+    place.refused(&tar, &["layer", "entry '2", "more than 4194304 paths"]);
+    // As deep as it goes, within all bounds, through links and with a mark at the end.
+    let tar = place.tar("honest", |tar| {
+        for at in 0..20 {
+            tar.entry(&[format!("{at:04}/").into_bytes(), b"d/".repeat(2040)].concat(), b'5', b"", 0);
+        }
+        tar.entry(&[&b"0000/"[..], &b"d/".repeat(2040), b".wh.x"].concat(), b'0', b"", 0);
+    });
+    place.accepted(&tar);
+}
+
+#[test]
+fn sparse_maps_that_ask_for_endless_zeros_are_refused_by_entry() {
+    if !possible("sparse maps") {
+        return;
+    }
+    let place = Place::new();
+    let far = |size: &'static str, map: &'static str| {
+        move |tar: &mut Tar| {
+            tar.pax(&[("GNU.sparse.size", size.as_bytes()), ("GNU.sparse.map", map.as_bytes())]);
+            tar.entry(b"dir/sparse", b'0', b"", 2);
+            tar.data(b"xy");
+        }
+    };
+    let tar = place.tar("far", far("4611686018427387904", "0,1,4611686018427387903,1"));
+    place.refused(&tar, &["entry 'dir/sparse'", "too far apart"]);
+    let tar = place.tar("beyond", far("100", "0,1,9223372036854775807,1"));
+    place.refused(&tar, &["entry 'dir/sparse'", "reaches past its size"]);
+    let tar = place.tar("many", |tar| {
+        let map = "0,0,".repeat(1_000_000) + "0,2";
+        tar.pax(&[("GNU.sparse.size", b"2"), ("GNU.sparse.map", map.as_bytes())]);
+        tar.entry(b"dir/sparse", b'0', b"", 2);
+        tar.data(b"xy");
+        let pieces: Vec<String> = (0..300_000).map(|at| format!("{},0", at * 4096)).collect();
+        for _ in 0..20 {
+            tar.pax(&[("GNU.sparse.size", b"4000000000"), ("GNU.sparse.map", pieces.join(",").as_bytes())]);
+            tar.entry(b"dir/other", b'0', b"", 0);
+        }
+    });
+    place.accepted(&tar);
+}
+
+#[test]
+fn documents_that_are_too_large_or_too_deep_are_refused() {
+    let place = Place::new();
+    let layout = place.path("layout");
+    fs::create_dir_all(layout.join("blobs/sha256")).unwrap();
+    for (index, says) in [
+        ("[".repeat(1 << 20), "invalid document"),
+        ("{\"manifests\":".repeat(1 << 16), "invalid document"),
+        (format!("{{\"manifests\":[{}]}}", " ".repeat(9 << 20)), "larger than 8388608 bytes"),
+        ("{\"manifests\":[{\"digest\":\"sha256:00\",\"size\":18446744073709551615}]}".to_owned(), "digest"),
+    ] {
+        fs::write(layout.join("index.json"), index).unwrap();
+        let output = Command::new(program("lamina"))
+            .args(["--store", &format!("file://{}", place.path("store").display()), "convert"])
+            .arg(format!("oci:{}", layout.display()))
+            .env("LAMINA_CONFIG", place.path("none"))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        assert!(said.contains(says), "{said}");
+    }
+}
+
+/// Puts a blob into a layout; its descriptor.
+fn blob(layout: &Path, media_type: &str, bytes: &[u8]) -> String {
+    use sha2::Digest as _;
+    let hex: String = sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    fs::write(layout.join("blobs/sha256").join(&hex), bytes).unwrap();
+    format!(r#"{{"mediaType":"{media_type}","digest":"sha256:{hex}","size":{}}}"#, bytes.len())
+}
+
+const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+
+#[test]
+fn images_of_too_many_documents_layers_or_files_are_refused() {
+    let place = Place::new();
+    let layout = place.path("layout");
+    fs::create_dir_all(layout.join("blobs/sha256")).unwrap();
+    let refused = |top: &str, says: &str| {
+        fs::write(layout.join("index.json"), format!("{{\"manifests\":[{top}]}}")).unwrap();
+        let mut command = Command::new(program("lamina"));
+        command.args(["--store", &format!("file://{}", place.path("store").display()), "convert", "--platform", "all"]);
+        command.arg(format!("oci:{}", layout.display())).env("TMPDIR", place.path("work"));
+        let output = command.env("LAMINA_CONFIG", place.path("none")).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(3) && said.contains(says), "{said}");
+    };
+    let config = blob(&layout, "application/vnd.oci.image.config.v1+json", br#"{"rootfs":{"diff_ids":[]}}"#);
+    let large = |at: usize| format!(r#"{{"config":{config},"layers":[],"x":"{at}{}"}}"#, "x".repeat(8_000_000));
+    let manifests: Vec<String> = (0..9).map(|at| blob(&layout, MANIFEST, large(at).as_bytes())).collect();
+    let index = blob(&layout, INDEX, format!("{{\"manifests\":[{}]}}", manifests.join(",")).as_bytes());
+    refused(&index, "documents have more than 67108864 bytes");
+    let mut nested = blob(&layout, MANIFEST, format!(r#"{{"config":{config},"layers":[]}}"#).as_bytes());
+    for _ in 0..6 {
+        nested = blob(&layout, INDEX, format!("{{\"manifests\":[{nested}]}}").as_bytes());
+    }
+    refused(&nested, "nest too deep");
+    let layer = blob(&layout, "application/vnd.oci.image.layer.v1.tar", b"");
+    let layers = vec![layer; 513].join(",");
+    refused(
+        &blob(&layout, MANIFEST, format!(r#"{{"config":{config},"layers":[{layers}]}}"#).as_bytes()),
+        "513 layers, 512",
+    );
+    let archive = place.path("archive.tar");
+    let mut tar = Tar(BufWriter::new(Box::new(fs::File::create(&archive).unwrap())));
+    (0..=1 << 17).for_each(|at| tar.entry(format!("{at}").as_bytes(), b'0', b"", 0));
+    drop(tar);
+    let output = place.convert(&format!("oci-archive:{}", archive.display()), &place.path("work"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(3) && said.contains("more than 131072 files"), "{said}");
+}
+
+#[test]
+fn large_and_odd_inputs_that_are_honest_work_in_the_same_room() {
+    if !possible("large inputs") {
+        return;
+    }
+    let place = Place::new();
+    let links = place.tar("links", |tar| {
+        // A chain whose end comes last, and as many names of one file.
+        for at in 0..100_000 {
+            tar.entry(format!("chain/{at}").as_bytes(), b'1', format!("chain/{}", at + 1).as_bytes(), 0);
+        }
+        tar.entry(b"chain/100000", b'0', b"", 4);
+        tar.data(b"data");
+        for at in 0..100_000 {
+            tar.entry(format!("names/{at}").as_bytes(), b'1', b"chain/100000", 0);
+        }
+    });
+    place.accepted(&links);
+    let many =
+        place.tar("many", |tar| (0..300_000).for_each(|at| tar.entry(format!("d/{at}").as_bytes(), b'0', b"", 0)));
+    place.accepted(&many);
+    let whiteouts = place.tar("whiteouts", |tar| {
+        (0..300_000).for_each(|at| tar.entry(format!("d/.wh.{at}").as_bytes(), b'0', b"", 0));
+    });
+    place.accepted(&whiteouts);
+    let through = place.tar("through", |tar| {
+        // Each below a link of its own, and all of them below one.
+        tar.entry(b"l", b'2', b"d", 0);
+        for at in 0..50_000 {
+            tar.entry(format!("d/{at}").as_bytes(), b'2', b"../t", 0);
+            tar.entry(format!("d/{at}/{at}").as_bytes(), b'0', b"", 0);
+            tar.entry(format!("l/{at}.f").as_bytes(), b'0', b"", 0);
+        }
+    });
+    place.accepted(&through);
+    let zeros = place.tar("zeros", |tar| {
+        tar.entry(b"zeros", b'0', b"", 512 << 20);
+        let block = vec![0; 1 << 20];
+        (0..512).for_each(|_| tar.0.write_all(&block).unwrap());
+    });
+    place.accepted(&zeros);
+}
+
+#[test]
+fn a_full_disk_is_a_failure_that_leaves_nothing() {
+    if !tests::possible("a full disk") || !possible("a full disk") {
+        return;
+    }
+    let place = Place::new();
+    let small = place.path("small");
+    fs::create_dir(&small).unwrap();
+    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=16m", "none"]).arg(&small).status().unwrap();
+    assert!(mount.success());
+    let zeros = place.tar("large", |tar| {
+        tar.entry(b"large", b'0', b"", 64 << 20);
+        let noise: Vec<u8> = (0..1 << 18).flat_map(|n: u32| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+        (0..64).for_each(|_| tar.0.write_all(&noise).unwrap());
+    });
+    let output = place.convert(&zeros, &small);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let left = Command::new("du").args(["-sk", "--apparent-size"]).arg(&small).output().unwrap();
+    assert!(Command::new("umount").arg(&small).status().unwrap().success());
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("No space left"), "{said}");
+    let left = String::from_utf8(left.stdout).unwrap();
+    assert!(left.split('\t').next().unwrap().parse::<u64>().unwrap() < 64, "left: {left}");
+    assert!(!place.path("store").join("layers").exists());
+}
