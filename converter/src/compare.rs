@@ -106,7 +106,7 @@ fn image(image: &Image, blobs: &Blobs) -> Result<Original> {
     for layer in &image.layers {
         let named = |e: Error| e.in_layer(&layer.digest.to_string());
         let blob = blobs.blob(layer).map_err(named)?;
-        let sums = apply(&mut model, blob, Some(layer)).map_err(named)?;
+        let sums = apply(&mut model, blob.stream, Some(layer)).map_err(named)?;
         let right = (layer.digest, layer.size, layer.diff_id) == (sums.blob, sums.blob_size, sums.diff_id);
         if !right {
             return Err(named(Error::refused("its digests are not those that the image states")));
