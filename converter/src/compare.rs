@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::model::content::ContentHash;
 use crate::model::{Inode, Kind, Model};
 use crate::publish::chain_ids;
-use crate::source::{Blobs, Image, LayerBlob, LayerStream, ReadSums, Source, open_docker, open_layout};
+use crate::source::{Blobs, Image, LayerBlob, LayerStream, ReadSums, Source, open_docker, open_layout, open_registry};
 use crate::tar::Reader;
 use crate::tree::Merged;
 use blobstore::layer::verify_object;
@@ -55,8 +55,8 @@ struct Original {
 /// # Errors
 /// [`Error::Failed`] also where the store has nothing for the source, or damaged layers.
 pub async fn compare(refs: &Refs, source: &Source, options: &Options) -> Result<Comparison> {
-    let (source, platforms) = (source.clone(), options.platforms.clone());
-    let read = move || originals(&source, &platforms);
+    let (source, asked, runtime) = (source.clone(), options.clone(), Handle::current());
+    let read = move || originals(&source, &asked, &runtime);
     let originals = tokio::task::spawn_blocking(read).await.map_err(|e| Error::failed("reading the source", e))??;
     let mut found = Comparison::default();
     for original in originals {
@@ -79,7 +79,8 @@ pub async fn compare(refs: &Refs, source: &Source, options: &Options) -> Result<
     Ok(found)
 }
 
-fn originals(source: &Source, platforms: &crate::source::Platforms) -> Result<Vec<Original>> {
+fn originals(source: &Source, options: &Options, runtime: &Handle) -> Result<Vec<Original>> {
+    let platforms = &options.platforms;
     let images = match source {
         Source::Oci { directory, reference } => {
             open_layout(Blobs::Directory(directory.clone()), reference.as_deref(), platforms)?
@@ -88,6 +89,7 @@ fn originals(source: &Source, platforms: &crate::source::Platforms) -> Result<Ve
         Source::DockerArchive { file, reference } => {
             open_docker(Blobs::archive(file)?, reference.as_deref(), platforms)?
         }
+        Source::Registry(name) => open_registry(name, &options.registries, platforms, runtime)?,
         Source::Tar(None) => return Ok(vec![tar(Box::new(io::stdin()), "standard input")?]),
         Source::Tar(Some(path)) => {
             let name = path.display().to_string();
@@ -103,8 +105,8 @@ fn image(image: &Image, blobs: &Blobs) -> Result<Original> {
     let mut model = Model::default();
     for layer in &image.layers {
         let named = |e: Error| e.in_layer(&layer.digest.to_string());
-        let blob = blobs.blob(&layer.digest).map_err(named)?;
-        let sums = apply(&mut model, blob, Some(layer)).map_err(named)?;
+        let blob = blobs.blob(layer).map_err(named)?;
+        let sums = apply(&mut model, blob.stream, Some(layer)).map_err(named)?;
         let right = (layer.digest, layer.size, layer.diff_id) == (sums.blob, sums.blob_size, sums.diff_id);
         if !right {
             return Err(named(Error::refused("its digests are not those that the image states")));
