@@ -106,7 +106,7 @@ fn image(image: &Image, blobs: &Blobs) -> Result<Original> {
     for layer in &image.layers {
         let named = |e: Error| e.in_layer(&layer.digest.to_string());
         let blob = blobs.blob(layer).map_err(named)?;
-        let sums = apply(&mut model, blob, Some(layer)).map_err(named)?;
+        let sums = apply(&mut model, blob.stream, Some(layer)).map_err(named)?;
         let right = (layer.digest, layer.size, layer.diff_id) == (sums.blob, sums.blob_size, sums.diff_id);
         if !right {
             return Err(named(Error::refused("its digests are not those that the image states")));
@@ -130,6 +130,8 @@ fn directory(path: &Path) -> Result<Original> {
 fn apply(model: &mut Model, blob: Box<dyn Read + Send>, layer: Option<&LayerBlob>) -> Result<ReadSums> {
     let mut reader = Reader::new(LayerStream::new(blob, layer.map_or(u64::MAX, |layer| layer.size))?);
     model.apply_reader(&mut reader)?;
+    // What stands behind the archive is part of the blob, and of nothing else.
+    reader.rest()?;
     reader.into_inner().finish()
 }
 

@@ -7,7 +7,7 @@ use crate::publish::store;
 use crate::registry;
 use crate::report::Report;
 use crate::session::Session;
-use crate::source::{Blobs, Images, Platforms, Source, open_docker, open_layout, open_registry};
+use crate::source::{Blob, Blobs, Images, Platforms, Source, open_docker, open_layout, open_registry};
 use blobstore::refs::{ImageName, Refs, TagName};
 use std::fs::File;
 use std::io;
@@ -92,12 +92,16 @@ pub async fn convert(refs: &Refs, source: &Source, options: &Options) -> Result<
             session.images(open_docker(Blobs::archive(file)?, reference.as_deref(), &options.platforms)?).await
         }
         Source::Registry(name) => session.images(from_registry(name, options).await?).await,
-        Source::Tar(None) => session.single(Input::Tar(Box::new(io::stdin()), None), "standard input", None).await,
+        Source::Tar(None) => {
+            let stdin: Box<dyn io::Read + Send> = Box::new(io::stdin());
+            session.single(Input::Tar(stdin.into(), None), "standard input", None).await
+        }
         Source::Tar(Some(path)) => {
             let name = path.display().to_string();
             let file = File::open(path).map_err(|e| Error::failed(name.clone(), e))?;
             let bytes = file.metadata().ok().map(|found| found.len());
-            session.single(Input::Tar(Box::new(file), None), &name, bytes).await
+            let blob = Blob::part(file, 0, u64::MAX).map_err(|e| Error::failed(name.clone(), e))?;
+            session.single(Input::Tar(blob, None), &name, bytes).await
         }
         Source::Directory(path) => {
             session.single(Input::Directory(path.clone()), &path.display().to_string(), None).await

@@ -6,6 +6,9 @@ use crate::error::{Error, Result, show};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::{Bound, RangeBounds};
 
+/// A bound on memory: paths are kept whole here, and one of 4095 bytes implies two thousand.
+const IMPLIED_MAX: usize = 1 << 30;
+
 /// What is known while one layer is applied.
 pub(super) struct Applying<'a> {
     pub(super) model: &'a mut Model,
@@ -15,6 +18,8 @@ pub(super) struct Applying<'a> {
     touched: BTreeSet<Vec<u8>>,
     /// Those of them that an entry lies in.
     implied: BTreeSet<Vec<u8>>,
+    /// Bytes of these paths.
+    implied_bytes: usize,
     /// Paths that the layer has an entry for that is a directory: a lower symlink there is replaced, not followed.
     pub(super) own: HashSet<Vec<u8>>,
     /// Paths that the layer hides in the layers below.
@@ -36,6 +41,7 @@ impl Model {
             layer,
             touched: BTreeSet::from([Vec::new()]),
             implied: BTreeSet::new(),
+            implied_bytes: 0,
             own: HashSet::new(),
             hidden: HashSet::new(),
             links: HashMap::new(),
@@ -130,7 +136,7 @@ impl Applying<'_> {
         if self.is_ours(path) && self.followed.contains(path) {
             return Err(Error::refused("it replaces a symlink that entries before it went through"));
         }
-        self.make_parents(path);
+        self.make_parents(path)?;
         if inode.kind != Kind::Directory || !self.model.is_directory(path) {
             self.clear(path);
         }
@@ -148,15 +154,22 @@ impl Applying<'_> {
     }
 
     /// Makes directories of what lies above a path; there are no symlinks to follow any more.
-    fn make_parents(&mut self, path: &[u8]) {
+    fn make_parents(&mut self, path: &[u8]) -> Result<()> {
         let found: Vec<Vec<u8>> = parents(path).map(<[u8]>::to_vec).collect();
         for parent in found {
             if !self.model.is_directory(&parent) {
                 self.clear(&parent);
                 self.model.set(parent.clone(), Inode { attributes: implied(), kind: Kind::Directory }, 0);
             }
-            self.implied.insert(parent);
+            let length = parent.len();
+            if self.implied.insert(parent) {
+                self.implied_bytes += length;
+            }
+            if self.implied_bytes > IMPLIED_MAX {
+                return Err(Error::refused("the paths of the layer are too deep for a comparison"));
+            }
         }
+        Ok(())
     }
 
     /// Whether the layer has an entry for this path, or implies it.
@@ -212,7 +225,7 @@ impl Applying<'_> {
                         self.model.inodes.push(copy);
                         self.model.inodes.len() - 1
                     });
-                    self.make_parents(&target);
+                    self.make_parents(&target)?;
                     self.model.link(target, copy, self.layer);
                     copy
                 }

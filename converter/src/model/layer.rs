@@ -3,6 +3,7 @@
 use super::content::ContentHash;
 use super::{Inode, Kind};
 use crate::error::{Error, Result};
+use crate::limits::Budget;
 use crate::tar::{self, Extent, Reader, Shape};
 use std::io::Read;
 
@@ -21,9 +22,10 @@ pub(super) enum Item {
 
 /// All that a layer says, in order.
 pub(super) fn read<R: Read>(reader: &mut Reader<R>) -> Result<Vec<Item>> {
-    let mut items = Vec::new();
+    let (mut items, mut budget) = (Vec::new(), Budget::default());
     while let Some(entry) = reader.next_entry()? {
         let path = entry.path.to_bytes();
+        budget.charge(&entry, 0).map_err(|e| e.at(&path))?;
         match mark(&path).map_err(|e| e.at(&path))? {
             Mark::Item(item) => items.push(item),
             Mark::Ignored => {}

@@ -72,7 +72,7 @@ impl Blobs {
     /// A document of the layout that no digest names, such as `index.json`.
     pub(super) fn named(&self, name: &str) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        let reader = self.open(name)?;
+        let reader = self.open(name)?.stream;
         reader.take(DOCUMENT_MAX + 1).read_to_end(&mut bytes).map_err(|e| Error::stream(name, e))?;
         match bytes.len() as u64 > DOCUMENT_MAX {
             true => Err(Error::refused(format!("{name} is larger than {DOCUMENT_MAX} bytes"))),
@@ -99,13 +99,13 @@ impl Blobs {
 
     /// Digest of a file.
     pub(super) fn digest(&self, name: &str) -> Result<Digest> {
-        let (digest, _) = Hashing::new(self.open(name)?, u64::MAX).finish().map_err(|e| Error::stream(name, e))?;
+        let (digest, _) = Hashing::new(self.open(name)?.stream).finish().map_err(|e| Error::stream(name, e))?;
         Ok(digest)
     }
 
     /// By what a file is compressed.
     pub(super) fn compression(&self, name: &str) -> Result<Option<&'static str>> {
-        let mut file = io::BufReader::new(self.open(name)?);
+        let mut file = io::BufReader::new(self.open(name)?.stream);
         Ok(compression(file.fill_buf().map_err(|e| Error::stream(name, e))?))
     }
 
@@ -145,8 +145,11 @@ impl Blobs {
     }
 
     /// A layer's blob, not verified.
-    pub fn blob(&self, layer: &LayerBlob) -> Result<Box<dyn Read + Send>> {
-        self.blob_from(&layer.digest, layer.size, 0)
+    pub fn blob(&self, layer: &LayerBlob) -> Result<Blob> {
+        match self {
+            Self::Registry { .. } => self.blob_from(&layer.digest, layer.size, 0).map(Blob::from),
+            _ => self.open(&blob_path(&layer.digest)),
+        }
     }
 
     /// A blob of `size` bytes from the byte `at` on, not verified.
@@ -154,7 +157,7 @@ impl Blobs {
         match self {
             Self::Registry { repository, runtime } => Ok(Box::new(repository.blob(digest, size, at, runtime.clone()))),
             _ => {
-                let mut reader = self.open(&blob_path(digest))?;
+                let mut reader = self.open(&blob_path(digest))?.stream;
                 let passed = io::copy(&mut Read::by_ref(&mut reader).take(at), &mut io::sink());
                 passed.map_err(|e| Error::failed(digest.to_string(), e))?;
                 Ok(reader)
@@ -167,12 +170,14 @@ impl Blobs {
         !matches!(self, Self::Registry { .. }) && !self.has(&blob_path(digest))
     }
 
-    fn open(&self, name: &str) -> Result<Box<dyn Read + Send>> {
+    fn open(&self, name: &str) -> Result<Blob> {
         match self {
             Self::Directory(directory) => {
                 let path = directory.join(name);
                 match open_regular(&path) {
-                    Ok(Some(file)) => Ok(Box::new(file)),
+                    Ok(Some(file)) => {
+                        Blob::part(file, 0, u64::MAX).map_err(|e| Error::failed(path.display().to_string(), e))
+                    }
                     Ok(None) => Err(Error::refused(format!("{} is not a regular file", path.display()))),
                     Err(e) if e.kind() == io::ErrorKind::NotFound && directory.is_dir() => {
                         Err(missing(&path.display().to_string()))
@@ -183,12 +188,39 @@ impl Blobs {
             Self::Archive { file: path, members } => {
                 let Some(&(offset, length)) = members.get(name) else { return Err(missing(name)) };
                 let failed = |e| Error::failed(path.display().to_string(), e);
-                let mut file = File::open(path).map_err(failed)?;
-                file.seek(SeekFrom::Start(offset)).map_err(failed)?;
-                Ok(Box::new(file.take(length)))
+                Blob::part(File::open(path).map_err(failed)?, offset, length).map_err(failed)
             }
             Self::Registry { .. } => Err(missing(name)),
         }
+    }
+}
+
+/// A blob's bytes, to be read once; and where they are, if they can be read again there.
+pub struct Blob {
+    /// The bytes.
+    pub stream: Box<dyn Read + Send>,
+    /// A regular file, and where the blob starts in it.
+    pub place: Option<(File, u64)>,
+}
+
+impl Blob {
+    /// So many bytes of a file from `at` on, or what it has of them; a pipe or a device can be read once only, and from its
+    /// start.
+    pub fn part(mut file: File, at: u64, length: u64) -> io::Result<Self> {
+        let place = match file.metadata()?.is_file() {
+            true => Some((file.try_clone()?, at)),
+            false => None,
+        };
+        if at > 0 {
+            file.seek(SeekFrom::Start(at))?;
+        }
+        Ok(Self { stream: Box::new(file.take(length)), place })
+    }
+}
+
+impl From<Box<dyn Read + Send>> for Blob {
+    fn from(stream: Box<dyn Read + Send>) -> Self {
+        Self { stream, place: None }
     }
 }
 

@@ -3,6 +3,7 @@
 //! Everything here is untrusted: digests and sizes are checked while bytes are read, documents are bounded, names of
 //! blobs are digests and nothing else.
 
+mod ahead;
 mod blobs;
 mod directory;
 mod docker;
@@ -13,7 +14,7 @@ mod manifest;
 mod remote;
 mod stream;
 
-pub use blobs::Blobs;
+pub use blobs::{Blob, Blobs};
 pub use directory::read_directory;
 pub use docker::open as open_docker;
 pub use layout::{Image, Images, LayerBlob, Platforms, open as open_layout};
