@@ -40,12 +40,12 @@ fn tar(entries: &[String]) -> Vec<u8> {
     builder.into_inner().unwrap()
 }
 
-fn apply(model: &mut Model, layer: &[String]) -> crate::Result<()> {
+pub(super) fn apply(model: &mut Model, layer: &[String]) -> crate::Result<()> {
     model.apply_reader(&mut Reader::new(&tar(layer)[..]))
 }
 
 /// How the tree of the converter differs from the model.
-fn differences(merged: &Merged, model: &Model) -> Vec<String> {
+pub(super) fn differences(merged: &Merged, model: &Model) -> Vec<String> {
     // All files are empty: nothing is read.
     static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
     let tree = shown(merged, &mut Contents::new(&[], RUNTIME.handle())).unwrap();

@@ -1,8 +1,9 @@
 //! Random layers with symbolic links against extraction to the merged tree.
 
-use super::model_tests::random;
+use super::model_tests::{apply, differences, random};
 use super::tests::upper;
 use super::*;
+use crate::model::Model;
 use crate::tar::TreePath;
 use erofs::Kind;
 use std::collections::BTreeMap;
@@ -93,7 +94,7 @@ fn extract(model: &mut Links, made: &mut Links, entry: &str) -> Option<()> {
 #[test]
 fn random_layers_with_symlinks_show_what_extraction_over_the_tree_below_gives() {
     let mut random = random("symlinks");
-    let (mut compared, mut through) = (0, 0);
+    let (mut compared, mut through, mut judged) = (0, 0, 0);
     for round in 0..20_000 {
         let entry = |random: &mut dyn FnMut(usize) -> usize, links: usize| {
             let mut path = ["a", "b", "c"][random(3)].to_owned();
@@ -118,6 +119,8 @@ fn random_layers_with_symlinks_show_what_extraction_over_the_tree_below_gives() 
         let Some(Ok(settled)) = texts(&lower).map(|upper| upper.settle(&Merged::new())) else { continue };
         let mut merged = Merged::new();
         merged.overlay(&settled.tree, settled.root_opaque);
+        let mut below = Merged::new();
+        below.overlay(&settled.tree, settled.root_opaque);
         let mut open = vec![(TreePath::default(), merged.root().unwrap())];
         while let Some((path, id)) = open.pop() {
             let thing = match &merged.node(id).kind {
@@ -143,7 +146,15 @@ fn random_layers_with_symlinks_show_what_extraction_over_the_tree_below_gives() 
         let found = paths(&merged);
         let wanted: Vec<String> = model.keys().cloned().collect();
         assert_eq!(found, wanted, "{round}: {layer:?} over {lower:?}");
+        // The model sees it so too; in the lower layer, entries meet in ways that are told elsewhere.
+        let mut judge = Model::default();
+        if apply(&mut judge, &lower).is_ok() && differences(&below, &judge).is_empty() {
+            apply(&mut judge, &layer).unwrap();
+            assert_eq!(differences(&merged, &judge), [""; 0], "{round}: {layer:?} over {lower:?}");
+            judged += 1;
+        }
         (compared, through) = (compared + 1, through + usize::from(followed));
     }
     assert!(compared > 5000 && through > 500, "{compared} compared, {through} went through links");
+    assert!(judged > 4000, "{judged} compared with the model");
 }
