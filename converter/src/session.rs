@@ -16,6 +16,7 @@ use crate::convert::Options;
 use crate::error::{Error, Result};
 use crate::progress::{Event, Told};
 use crate::publish::{Fresh, Publisher, Ready, chain_ids, store};
+use crate::push;
 use crate::report::{ImageReport, LayerReport, Report};
 use crate::source::{Blob, Blobs, Image, Images, LayerBlob};
 use crate::work::{Key, Slot, Stage, Work};
@@ -93,6 +94,9 @@ impl<'a> Session<'a> {
         }
         report.tag = self.options.tag.as_ref().map(ToString::to_string);
         self.forget(|_| true);
+        if let Some(name) = &self.options.push {
+            report.pushed = Some(push::push(self.refs, &images, name, &self.options.registries).await?);
+        }
         Ok(report)
     }
 
@@ -207,7 +211,7 @@ impl<'a> Session<'a> {
     ) -> Result<(Ready, Below)> {
         let started = Instant::now();
         self.tell(&Event::Started { layer: &layer.digest.to_string(), bytes: Some(layer.size) });
-        let blob = self.told(blobs.blob(&layer.digest)?);
+        let blob = self.told(blobs.blob(layer)?);
         let (made, below) = self.build(Input::Tar(blob, Some(layer.clone())), below).await?;
         if let Some(slot) = slot {
             slot.keep(&made, &self.settings.stage);

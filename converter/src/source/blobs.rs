@@ -1,18 +1,21 @@
-//! The blobs of an OCI image layout: files of a directory, or of a tar file that is read in place.
+//! The blobs of an image: files of a layout's directory, or of a tar file that is read in place; or a registry's.
 
 use super::hashing::Hashing;
+use super::layout::LayerBlob;
 use super::manifest::{DOCUMENT_MAX, Descriptor};
 use super::stream::compression;
 use crate::error::{Error, Result, show};
 use crate::limits::MEMBERS;
+use crate::registry::Repository;
 use crate::tar::{Kind, Reader, TreePath};
 use blobstore::refs::Digest;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use tokio::runtime::Handle;
 
-/// Where an image layout's files are.
+/// Where an image's documents and layers are.
 #[derive(Debug, Clone)]
 pub enum Blobs {
     /// In a directory.
@@ -23,6 +26,14 @@ pub enum Blobs {
         file: PathBuf,
         /// Its files, by their clean path.
         members: HashMap<String, (u64, u64)>,
+    },
+    /// In a registry. Its documents are fetched by the thread that asks for them, which must not be one of the runtime's
+    /// own.
+    Registry {
+        /// Where in it.
+        repository: Repository,
+        /// Whose tasks fetch.
+        runtime: Handle,
     },
 }
 
@@ -74,6 +85,7 @@ impl Blobs {
         match self {
             Self::Directory(directory) => directory.join(name).exists(),
             Self::Archive { members, .. } => members.contains_key(name),
+            Self::Registry { .. } => false,
         }
     }
 
@@ -98,12 +110,17 @@ impl Blobs {
     }
 
     /// A document, verified.
-    pub(super) fn document(&self, descriptor: &Descriptor) -> Result<Vec<u8>> {
+    pub(crate) fn document(&self, descriptor: &Descriptor) -> Result<Vec<u8>> {
         let digest = descriptor.digest()?;
         if descriptor.size > DOCUMENT_MAX {
             return Err(Error::refused(format!("{digest}: a document of {} bytes is too large", descriptor.size)));
         }
-        let bytes = self.named(&blob_path(&digest))?;
+        let bytes = match self {
+            Self::Registry { repository, runtime } => {
+                runtime.block_on(repository.document(&digest, &descriptor.media_type))?
+            }
+            _ => self.named(&blob_path(&digest))?,
+        };
         if bytes.len() as u64 != descriptor.size || Digest::of(&bytes) != digest {
             let found = Digest::of(&bytes);
             return Err(Error::refused(format!(
@@ -116,15 +133,38 @@ impl Blobs {
 
     /// The same of a document that may be missing.
     pub(super) fn document_if_there(&self, descriptor: &Descriptor) -> Result<Option<Vec<u8>>> {
-        match self.has(&blob_path(&descriptor.digest()?)) {
-            true => self.document(descriptor).map(Some),
-            false => Ok(None),
+        match self {
+            // A registry that refuses even to say is as good as one that has none.
+            Self::Registry { .. } => Ok(self.document(descriptor).ok()),
+            _ if self.has(&blob_path(&descriptor.digest()?)) => self.document(descriptor).map(Some),
+            _ => Ok(None),
         }
     }
 
-    /// A blob, not verified.
-    pub fn blob(&self, digest: &Digest) -> Result<Blob> {
-        self.open(&blob_path(digest))
+    /// A layer's blob, not verified.
+    pub fn blob(&self, layer: &LayerBlob) -> Result<Blob> {
+        match self {
+            Self::Registry { .. } => self.blob_from(&layer.digest, layer.size, 0).map(Blob::from),
+            _ => self.open(&blob_path(&layer.digest)),
+        }
+    }
+
+    /// A blob of `size` bytes from the byte `at` on, not verified.
+    pub(crate) fn blob_from(&self, digest: &Digest, size: u64, at: u64) -> Result<Box<dyn Read + Send>> {
+        match self {
+            Self::Registry { repository, runtime } => Ok(Box::new(repository.blob(digest, size, at, runtime.clone()))),
+            _ => {
+                let mut reader = self.open(&blob_path(digest))?.stream;
+                let passed = io::copy(&mut Read::by_ref(&mut reader).take(at), &mut io::sink());
+                passed.map_err(|e| Error::failed(digest.to_string(), e))?;
+                Ok(reader)
+            }
+        }
+    }
+
+    /// Whether a blob is known not to be there: what a registry has is not known before it is asked.
+    pub(crate) fn lacks(&self, digest: &Digest) -> bool {
+        !matches!(self, Self::Registry { .. }) && !self.has(&blob_path(digest))
     }
 
     fn open(&self, name: &str) -> Result<Blob> {
@@ -147,6 +187,7 @@ impl Blobs {
                 let failed = |e| Error::failed(path.display().to_string(), e);
                 Blob::part(File::open(path).map_err(failed)?, offset, length).map_err(failed)
             }
+            Self::Registry { .. } => Err(missing(name)),
         }
     }
 }
