@@ -178,8 +178,8 @@ mod tests {
     #[test]
     fn a_record_counts_its_own_length() {
         assert_eq!(record(b"a", b"1"), b"6 a=1\n");
-        assert_eq!(record(b"key", &[b'v'; 92])[..4], *b"100 ");
-        assert_eq!(record(b"key", &[b'v'; 91])[..3], *b"98 ");
+        assert_eq!(record(b"key", &[b'v'; 92])[..4], *b"101 ");
+        assert_eq!(record(b"key", &[b'v'; 91])[..3], *b"99 ");
         assert_eq!(record(b"key", b"").len(), 7);
         for length in 0..2000 {
             let record = record(b"k", &vec![b'v'; length]);
