@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 pub mod lazy;
+pub mod process;
 mod report;
 
 pub use report::{Report, Row, median};

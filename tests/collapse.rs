@@ -107,7 +107,7 @@ fn compare(node: &Node, name: &str, layers: Vec<Vec<u8>>, size: &str) -> usize {
     let count = layers.len();
     let reference = format!("{name}.local/image:1");
     let source = Image::new(layers).write(&node.path(name), &reference);
-    let report = node.json(&["convert", &source, "--collapse", size]);
+    let report = node.convert(&source, &["--collapse", size]);
     let report = &report["images"][0];
     let plain: Vec<String> = report["layers"]
         .as_array()
@@ -247,7 +247,7 @@ async fn a_container_of_a_hundred_layers_starts_on_one_mount() {
     }
     let mut node = Node::default();
     let image = deep(100);
-    node.run(&["convert", &image.write(&node.path("image"), "deep.local/image:1"), "--collapse", "3GiB"]);
+    node.convert(&image.write(&node.path("image"), "deep.local/image:1"), &["--collapse", "3GiB"]);
     let inspected = node.json(&["inspect", "deep.local/image:1"]);
     let count = |stack: &str| inspected[stack].as_array().unwrap().len();
     assert_eq!((count("layers"), count("collapsed")), (100, 1));

@@ -74,7 +74,7 @@ async fn an_image_a_workspace_and_two_toolkits_are_one_tree_and_the_later_wins()
         tar(&[("etc/second", b"second layer"), (".wh.gone", b"")]),
     ]);
     let source = image.write(&node.path("image"), "composed.local/base:1");
-    node.run(&["convert", &source]);
+    node.convert(&source, &[]);
     let workspace = node.new_dir("workspace");
     write(&workspace.join("etc/who"), "workspace");
     write(&workspace.join("work/code.py"), "print(1)");
@@ -85,7 +85,7 @@ async fn an_image_a_workspace_and_two_toolkits_are_one_tree_and_the_later_wins()
     write(&toolkit.join("opt/one"), "only in one");
     node.convert_dir(&toolkit, "toolkit/one:1");
     fs::write(node.path("two.tar"), tar(&[("etc/who", b"toolkit two"), ("opt/tool", b"two")])).unwrap();
-    node.run(&["convert", &format!("tar:{}", node.path("two.tar").display()), "--tag", "toolkit/two:1"]);
+    node.convert(&format!("tar:{}", node.path("two.tar").display()), &["--tag", "toolkit/two:1"]);
 
     node.start_daemon();
     node.start_snapshotter();
@@ -142,7 +142,7 @@ async fn labels_that_name_workspaces_are_refused_on_an_images_layers_and_name_ta
     let mut node = Node::default();
     let image = Image::new(vec![tar(&[("a", b"a")])]);
     let source = image.write(&node.path("image"), "labels.local/base:1");
-    node.run(&["convert", &source]);
+    node.convert(&source, &[]);
     node.start_daemon();
     node.start_snapshotter();
     let chain = image.chain_ids().remove(0);
@@ -190,7 +190,7 @@ async fn a_container_starts_on_a_hundred_and_twenty_eight_lazy_layers() {
         tar(&[(own.as_str(), content.as_bytes()), ("shared", content.as_bytes())])
     };
     let image = Image::new((0..128).map(layer).collect());
-    node.run(&["convert", &image.write(&node.path("image"), "deep.local/image:1")]);
+    node.convert(&image.write(&node.path("image"), "deep.local/image:1"), &[]);
     node.start_daemon();
     node.start_snapshotter();
     let top = pull(&node, &image.chain_ids()).await;

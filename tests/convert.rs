@@ -108,7 +108,7 @@ fn a_full_work_directory_is_named_and_what_was_done_is_not_lost() {
     assert_eq!(files(&work).iter().filter(|name| name.contains("/run-")).count(), 0);
 
     tmpfs(&work, "remount,size=64m");
-    let report = node.json(&["convert", &source]);
+    let report = node.convert(&source, &[]);
     assert_eq!(flags(&report, "resumed"), [true, false]);
     node.run(&["verify", &source]);
 }
@@ -138,7 +138,7 @@ fn a_full_store_has_no_reference_to_what_it_does_not_hold() {
         assert!(!store.join(absent).exists(), "{absent}");
     }
     tmpfs(&store, "remount,size=64m");
-    let report = node.json(&["convert", &source]);
+    let report = node.convert(&source, &[]);
     assert_eq!(layers(&report).iter().filter(|layer| layer["reused"] == false).count(), 0, "{report}");
     node.run(&["verify", &source]);
 }
@@ -195,7 +195,7 @@ fn one_pip_layer_serves_two_bases_and_is_made_anew_for_a_third_where_it_would_be
     for (number, base) in bases.into_iter().enumerate() {
         let image = Image::new(vec![base, pip.clone()]);
         let source = image.write(&node.path(&format!("image{number}")), &format!("pip.local/app:{number}"));
-        let report = node.json(&["convert", &source]);
+        let report = node.convert(&source, &[]);
         let layer = &layers(&report)[1];
         assert_eq!(layers(&report)[0]["reused"], false);
         top.push((layer["layer"].as_str().unwrap().to_owned(), layer["reused"].as_bool().unwrap()));
@@ -206,7 +206,7 @@ fn one_pip_layer_serves_two_bases_and_is_made_anew_for_a_third_where_it_would_be
     // A fourth that is like the third finds that one, though the other comes first.
     let image = Image::new(vec![base((0o2775, 50), "Devuan"), pip]);
     let source = image.write(&node.path("image3"), "pip.local/app:3");
-    let report = node.json(&["convert", &source]);
+    let report = node.convert(&source, &[]);
     assert_eq!(
         (&layers(&report)[1]["layer"], &layers(&report)[1]["reused"]),
         (&Value::from(&*top[2].0), &Value::from(true))

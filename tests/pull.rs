@@ -110,11 +110,14 @@ fn a_node_needs_its_own_platform_of_an_image_and_keeps_it_through_garbage_collec
     assert_eq!(blobs(), 4);
     containerd.ctr(&["content", "prune", "references"]).unwrap();
     assert_eq!(blobs(), 4);
+    // What a container of the image sees; none is run.
+    containerd.ctr(&["containers", "create", "--snapshotter", "lamina", NAME, "one", "/bin/true"]).unwrap();
     let target = node.new_dir("mnt");
-    let target = target.to_str().unwrap();
-    containerd.ctr(&["images", "mount", "--snapshotter", "lamina", NAME, target]).unwrap();
+    let mount = containerd.ctr(&["snapshots", "--snapshotter", "lamina", "mounts", target.to_str().unwrap(), "one"]);
+    assert!(Command::new("sh").args(["-c", &mount.unwrap()]).status().unwrap().success());
     for (name, text) in [("etc/a", "lower"), ("etc/b", "upper")] {
-        assert_eq!(fs::read_to_string(Path::new(target).join(name)).unwrap(), text);
+        assert_eq!(fs::read_to_string(target.join(name)).unwrap(), text);
     }
-    containerd.ctr(&["images", "unmount", target]).unwrap();
+    assert!(Command::new("umount").arg(&target).status().unwrap().success());
+    containerd.ctr(&["containers", "rm", "one"]).unwrap();
 }

@@ -36,7 +36,7 @@ fn an_image_with_false_diff_ids_writes_nothing() {
 fn an_image_that_claims_anothers_diff_ids_writes_nothing_and_changes_nothing() {
     let node = Node::default();
     let good = Image::new(vec![tar(&[("a", b"good")])]);
-    node.run(&["convert", &good.write(&node.path("good"), "good.local/image:1")]);
+    node.convert(&good.write(&node.path("good"), "good.local/image:1"), &[]);
     let before = objects(&node.path("store"));
     let mut evil = Image::new(vec![tar(&[("a", b"evil")])]);
     evil.diff_ids.clone_from(&good.diff_ids);
@@ -61,9 +61,9 @@ async fn annotations_that_name_other_layers_change_no_snapshot() {
     }
     let mut node = Node::default();
     let good = Image::new(vec![tar(&[("a", b"good")])]);
-    node.run(&["convert", &good.write(&node.path("good"), "good.local/image:1")]);
+    node.convert(&good.write(&node.path("good"), "good.local/image:1"), &[]);
     let other = Image::new(vec![tar(&[("a", b"other")])]);
-    node.run(&["convert", &other.write(&node.path("other"), "other.local/image:1")]);
+    node.convert(&other.write(&node.path("other"), "other.local/image:1"), &[]);
     let layer_of = |name: &str| node.json(&["inspect", name])["layers"][0]["layer"].as_str().unwrap().to_owned();
     let (good_layer, other_layer) = (layer_of("good.local/image:1"), layer_of("other.local/image:1"));
     node.start_daemon();
@@ -97,13 +97,13 @@ async fn annotations_that_name_other_layers_change_no_snapshot() {
 fn an_annotation_in_the_image_itself_changes_nothing_in_the_conversion() {
     let node = Node::default();
     let mut plain = Image::new(vec![tar(&[("a", b"a")])]);
-    node.run(&["convert", &plain.write(&node.path("plain"), "plain.local/image:1")]);
+    node.convert(&plain.write(&node.path("plain"), "plain.local/image:1"), &[]);
     plain.annotations[0] = json!({
         "containerd.io/snapshot/lamina.layer": "00".repeat(32),
         "containerd.io/snapshot/lamina.workspace": "file:/etc/passwd",
     });
     let again = Node::default();
-    again.run(&["convert", &plain.write(&again.path("annotated"), "plain.local/image:1")]);
+    again.convert(&plain.write(&again.path("annotated"), "plain.local/image:1"), &[]);
     let layers = |n: &Node| n.json(&["inspect", "plain.local/image:1"])["layers"].clone();
     assert_eq!(layers(&node), layers(&again));
 }
@@ -116,7 +116,7 @@ async fn what_is_not_understood_is_an_ordinary_unpack_at_pull_and_an_error_at_mo
     }
     let mut node = Node::default();
     let image = Image::new(vec![tar(&[("a", b"a")])]);
-    node.run(&["convert", &image.write(&node.path("image"), "future.local/image:1")]);
+    node.convert(&image.write(&node.path("image"), "future.local/image:1"), &[]);
     let chain = image.chain_ids().remove(0);
     require_unknown_feature(&chain_reference(&node, &chain));
     node.start_daemon();
@@ -159,7 +159,7 @@ async fn a_layer_with_an_unknown_section_is_an_ordinary_unpack_at_pull_and_a_cle
     }
     let mut node = Node::default();
     let image = Image::new(vec![tar(&[("a", b"a")])]);
-    let report = node.json(&["convert", &image.write(&node.path("image"), "strange.local/image:1")]);
+    let report = node.convert(&image.write(&node.path("image"), "strange.local/image:1"), &[]);
     let id = report["images"][0]["layers"][0]["layer"].as_str().unwrap();
     // The file gets the section, and with it another id, under which it is put into the store and referred to.
     let old = layer_file(&node.path("store"), id);

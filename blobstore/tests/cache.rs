@@ -2,11 +2,14 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod support;
+
 use blobstore::cache::{Cache, Chunks, Options, Reserve};
-use blobstore::layer::{Flags, Index, LayerId, Options as LayerOptions, Writer};
+use blobstore::layer::{Index, LayerId};
 use blobstore::meter::Meter;
 use std::fs;
 use std::path::{Path, PathBuf};
+use support::Input;
 
 fn options(size: u64) -> Options {
     Options { reserve: Reserve::Bytes(0), ..Options::new(size) }
@@ -256,11 +259,8 @@ fn a_full_disk_degrades_to_less_caching_and_heads_go_first() {
 
 /// An index of some layer.
 fn index(n: u8) -> (LayerId, Vec<u8>) {
-    let dir = tempfile::tempdir().unwrap();
-    let mut writer = Writer::new(&LayerOptions::new(dir.path())).unwrap();
-    writer.push(vec![n; 4096]).unwrap();
-    let mut layer = Vec::new();
-    let summary = writer.finish(&[n; 8192], Flags::empty(), &[], &mut layer).unwrap();
+    let input = Input { metadata: vec![n; 8192], chunks: vec![vec![n; 4096]], ..Input::new(2, &[]) };
+    let (summary, layer) = input.write(1);
     let index = Index::parse(layer.into()).unwrap();
     (summary.id, index.frame().to_vec())
 }

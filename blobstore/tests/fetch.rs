@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod support;
+
 use blobstore::cache::{Cache, Options as CacheOptions, Reserve};
 use blobstore::fetch::{FetchKind, Fetcher, Layer, Options};
-use blobstore::layer::{Flags, Index, Options as LayerOptions, Summary, Writer};
+use blobstore::layer::Index;
 use blobstore::meter::{Meter, Source};
 use blobstore::refs::{StackEntry, layer_key};
 use blobstore::store::{Action, Fault, Store, open};
@@ -12,6 +14,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use support::Input;
 use tempfile::TempDir;
 
 const CHUNK: usize = 16 << 10;
@@ -31,16 +34,6 @@ fn content(seed: u32) -> Vec<u8> {
     half
 }
 
-fn write_layer(contents: &[Vec<u8>], metadata: &[u8], spool: &Path) -> (Summary, Vec<u8>) {
-    let mut writer = Writer::new(&LayerOptions::new(spool)).unwrap();
-    for chunk in contents {
-        writer.push(chunk.clone()).unwrap();
-    }
-    let mut bytes = Vec::new();
-    let summary = writer.finish(metadata, Flags::empty(), &[], &mut bytes).unwrap();
-    (summary, bytes)
-}
-
 impl Setup {
     async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
@@ -50,7 +43,8 @@ impl Setup {
     }
 
     async fn add(dir: &Path, contents: &[Vec<u8>], metadata: &[u8]) -> (Layer, StackEntry) {
-        let (summary, bytes) = write_layer(contents, metadata, dir);
+        let input = Input { metadata: metadata.to_vec(), chunks: contents.to_vec(), ..Input::new(1, &[]) };
+        let (summary, bytes) = input.write(2);
         Self::store_at(dir).create(&layer_key(&summary.id), bytes.clone().into()).await.unwrap();
         let layer = Layer::new(Arc::new(Index::parse(bytes.into()).unwrap()));
         let entry = StackEntry { head: summary.head_len, size: summary.file_len, ..StackEntry::bare(summary.id) };

@@ -21,12 +21,20 @@ struct Golden {
 }
 
 /// One for each writer generation, the newest last.
-const GOLDEN: [Golden; 1] = [Golden {
-    file: "generation-1.layer",
-    id: "91641a809b05986bab0e4df805d0c774e70a3f5275ba71a3bb15073f89a295ea",
-    file_hash: "3286524b57dac08b137ab92f2b5e80715c1ea913ff1dea27e23567d717c775c8",
-    image_hash: "912c2ea24985c35a3f7b90e34821d4f36c0843c34e01183b6a9289a09c238a11",
-}];
+const GOLDEN: [Golden; 2] = [
+    Golden {
+        file: "generation-1.layer",
+        id: "91641a809b05986bab0e4df805d0c774e70a3f5275ba71a3bb15073f89a295ea",
+        file_hash: "3286524b57dac08b137ab92f2b5e80715c1ea913ff1dea27e23567d717c775c8",
+        image_hash: "912c2ea24985c35a3f7b90e34821d4f36c0843c34e01183b6a9289a09c238a11",
+    },
+    Golden {
+        file: "generation-2.layer",
+        id: "875f37aeb5c3cf1c76b2614fc5ca1011f392caaf1ee3a21e2885f5b1702672f9",
+        file_hash: "c3d0390337190160c9a4d85768a377510d38692b9bce37dade8caaf758dc0c52",
+        image_hash: "912c2ea24985c35a3f7b90e34821d4f36c0843c34e01183b6a9289a09c238a11",
+    },
+];
 
 fn path(golden: &Golden) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(golden.file)

@@ -4,7 +4,7 @@
 
 mod support;
 
-use blobstore::layer::{self, Flags, Index, LayerError, Options, Section, Writer};
+use blobstore::layer::{self, Flags, Front, Index, LayerError, Options, Section, Writer};
 use blobstore::store::{FileStore, Metered, Store};
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -124,44 +124,51 @@ fn incompressible_chunks_of_the_largest_size_fit() {
 }
 
 #[test]
-fn the_digest_of_sealed_data_depends_on_the_data() {
-    let dir = tempfile::tempdir().unwrap();
-    let digest = |chunks: &[u64]| {
-        let mut writer = Writer::new(&Options::new(dir.path())).unwrap();
-        chunks.iter().for_each(|seed| writer.push(content(*seed, 8192)).unwrap());
-        writer.seal().unwrap().digest()
-    };
-    assert_eq!(digest(&[1, 2]), digest(&[1, 2]));
-    assert_ne!(digest(&[1, 2]), digest(&[2, 1]));
-}
-
-#[test]
 fn what_the_format_cannot_hold_is_refused_when_written() {
-    let dir = tempfile::tempdir().unwrap();
-    let writer = || Writer::new(&Options::new(dir.path())).unwrap();
+    let refused = |input: &Input, what: &str| {
+        let result = input.write_to(2, tempfile::tempfile().unwrap());
+        assert!(matches!(result, Err(LayerError::Malformed(_))), "{what}");
+    };
+    let mut input = Input::new(1, &[]);
     for length in [0, 1, 4095, 4097, (8 << 20) + 4096] {
-        assert!(matches!(writer().push(vec![0; length]), Err(LayerError::Malformed(_))), "a chunk of {length}");
+        input.chunks = vec![vec![0; length]];
+        refused(&input, &format!("a chunk of {length}"));
     }
     for length in [0, 100, 4097] {
-        let result = writer().finish(&vec![0; length], Flags::empty(), &[], &mut Vec::new());
-        assert!(matches!(result, Err(LayerError::Malformed(_))), "metadata of {length}");
+        let input = Input { metadata: vec![0; length], ..Input::new(1, &[]) };
+        refused(&input, &format!("metadata of {length}"));
     }
     let section = |kind| Section { kind, must_understand: false, bytes: vec![] };
     for sections in [vec![section(1)], vec![section(2)], vec![section(9), section(9)]] {
-        let result = writer().finish(&[0; 4096], Flags::empty(), &sections, &mut Vec::new());
-        assert!(matches!(result, Err(LayerError::Malformed(_))), "{sections:?}");
+        refused(&Input { sections: sections.clone(), ..Input::new(1, &[]) }, &format!("{sections:?}"));
     }
-    let nowhere = Options::new(dir.path().join("nowhere"));
-    assert!(matches!(Writer::new(&nowhere), Err(LayerError::Io { .. })));
+}
+
+#[test]
+fn as_many_chunks_are_taken_as_were_announced() {
+    let front = Front { metadata: &[0; 4096], flags: Flags::empty(), sections: &[], chunks: 1 };
+    let writer = || Writer::new(&Options::default(), &front, tempfile::tempfile().unwrap()).unwrap();
+    assert!(matches!(writer().finish(), Err(LayerError::Malformed(_))));
+    let mut writer = writer();
+    writer.push(vec![0; 4096]).unwrap();
+    assert!(matches!(writer.push(vec![0; 4096]), Err(LayerError::Malformed(_))));
+}
+
+#[test]
+fn a_layer_that_was_not_finished_is_none() {
+    let front = Front { metadata: &[0; 4096], flags: Flags::empty(), sections: &[], chunks: 2 };
+    let path = tempfile::NamedTempFile::new().unwrap();
+    let mut writer = Writer::new(&Options::default(), &front, path.reopen().unwrap()).unwrap();
+    writer.push(vec![0; 4096]).unwrap();
+    drop(writer);
+    let file = std::fs::read(path.path()).unwrap();
+    assert!(!file.is_empty() && layer::parse_head(&file, None).is_err());
 }
 
 #[test]
 fn a_full_disk_is_an_error() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut writer = Writer::new(&Options::new(dir.path())).unwrap();
-    writer.push(vec![0; 4096]).unwrap();
-    let mut full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let result = writer.finish(&[0; 4096], Flags::empty(), &[], &mut full);
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let result = Input::new(1, &[1]).write_to(2, full);
     assert!(matches!(result, Err(LayerError::Io { .. })), "{result:?}");
 }
 

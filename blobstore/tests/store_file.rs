@@ -3,7 +3,7 @@
 
 use blobstore::store::{FileStore, Store, StoreError, conformance, open};
 use bytes::Bytes;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 fn store() -> (tempfile::TempDir, FileStore) {
     let dir = tempfile::tempdir().unwrap();
@@ -67,6 +67,20 @@ async fn an_object_that_another_process_replaced_or_removed_is_seen_at_the_next_
     assert_eq!(store.get_range("a", 0..5).await.unwrap(), &b"newer"[..]);
     std::fs::remove_file(&path).unwrap();
     assert!(matches!(store.get_range("a", 0..1).await, Err(StoreError::NotFound { .. })));
+}
+
+#[tokio::test]
+async fn a_file_on_the_same_file_system_is_adopted_as_it_is_and_a_link_to_one_is_copied() {
+    let (dir, store) = store();
+    let local = dir.path().join("local");
+    std::fs::write(&local, b"x").unwrap();
+    std::os::unix::fs::symlink(&local, dir.path().join("link")).unwrap();
+    store.adopt("a", &local).await.unwrap();
+    store.adopt("b", &dir.path().join("link")).await.unwrap();
+    let inode = |path: &str| std::fs::symlink_metadata(dir.path().join(path)).unwrap().ino();
+    assert_eq!(inode("local"), inode("not/yet/there/a"));
+    assert!(![inode("local"), inode("link")].contains(&inode("not/yet/there/b")));
+    assert_eq!(store.get("b").await.unwrap(), &b"x"[..]);
 }
 
 #[tokio::test]

@@ -50,7 +50,8 @@ pub(crate) enum Command {
     /// layers that come out, and for the files of the largest. What was interrupted goes on where it was when it is
     /// begun again, and conversions that need the same layer at once make it once.
     ///
-    /// An image in a registry: `skopeo copy docker://NAME oci:DIR`, then `lamina convert oci:DIR --name NAME`.
+    /// A registry is asked with the credentials that `docker login` or `podman login` left. Its mirrors, its certificate
+    /// authority and plain HTTP are set under [registry."HOST"] in the configuration; HTTPS_PROXY and NO_PROXY are obeyed.
     Convert(Convert),
     /// Re-read every byte of a stack's layers and check it
     Verify(Verify),
@@ -95,7 +96,7 @@ pub(crate) enum StoreCommand {
 /// `lamina convert`
 #[derive(Debug, Args)]
 pub(crate) struct Convert {
-    /// oci:DIR[:REF], oci-archive:FILE, docker-archive:FILE, tar:FILE (- = stdin) or dir:PATH
+    /// docker://IMAGE (a registry), oci:DIR[:REF], oci-archive:FILE, docker-archive:FILE, tar:FILE (- = stdin) or dir:PATH
     pub(crate) source: String,
     /// Name the layer of a tar or directory: base/NAME:VERSION, workspace/… or toolkit/…
     #[arg(long, value_name = "KIND/NAME:VERSION")]
@@ -127,8 +128,9 @@ pub(crate) struct Convert {
     /// Not built yet
     #[arg(long, hide = true)]
     pub(crate) profile: Option<PathBuf>,
-    /// Not built yet
-    #[arg(long, hide = true)]
+    /// Push the image to a registry: an index of the original, untouched and first, and of one with the converted layers,
+    /// which containerd 2.3 and later runs without lamina
+    #[arg(long, value_name = "IMAGE")]
     pub(crate) push: Option<String>,
     /// Not built yet
     #[arg(long, hide = true)]

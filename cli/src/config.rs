@@ -3,6 +3,7 @@
 
 use crate::failure::Failure;
 use serde::{Deserialize, Deserializer};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ pub(crate) struct Config {
     pub(crate) fetch: FetchSection,
     pub(crate) daemon: DaemonSection,
     pub(crate) snapshotter: SnapshotterSection,
+    pub(crate) registry: BTreeMap<String, RegistrySection>,
 }
 
 /// `[store]`
@@ -81,6 +83,15 @@ pub(crate) struct DaemonSection {
 pub(crate) struct SnapshotterSection {
     pub(crate) root: PathBuf,
     pub(crate) address: PathBuf,
+}
+
+/// `[registry."HOST"]`
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct RegistrySection {
+    pub(crate) mirrors: Vec<String>,
+    pub(crate) ca_file: Option<PathBuf>,
+    pub(crate) plain_http: bool,
 }
 
 /// `face` of `[daemon]`.
@@ -165,6 +176,14 @@ impl Config {
         ] {
             if !path.is_absolute() {
                 return Err(format!("{key} = \"{}\": an absolute path is needed", path.display()));
+            }
+        }
+        for (host, registry) in &config.registry {
+            if let Some(path) = registry.ca_file.as_ref().filter(|path| !path.is_absolute()) {
+                return Err(format!(
+                    "[registry.\"{host}\"] ca_file = \"{}\": an absolute path is needed",
+                    path.display()
+                ));
             }
         }
         Ok(config)
@@ -280,7 +299,7 @@ mod tests {
         // Debug names every field, as `name: value`; those that are not built yet have none.
         let text = format!("{config:?}").replace(": None", "");
         let keys = text.split([' ', '{', ',']).filter_map(|word| word.strip_suffix(':'));
-        let sections = ["store", "cache", "fetch", "daemon", "snapshotter"];
+        let sections = ["store", "cache", "fetch", "daemon", "snapshotter", "registry"];
         for key in keys.filter(|k| !sections.contains(k)) {
             assert!(listed(key), "{key} is not in dist/config.toml");
         }
@@ -306,6 +325,16 @@ mod tests {
             assert!(Config::parse(text).unwrap_err().contains("built yet"), "{text}");
         }
         Config::parse("[fetch]\non_outage = \"fail\"\n[cache]\ndomain = \"\"").unwrap();
+    }
+
+    #[test]
+    fn registries_are_tables_by_host() {
+        let text = "[registry.\"h:5000\"]\nmirrors = [\"m\"]\nca_file = \"/ca.pem\"\n[registry.\"docker.io\"]\nplain_http = true";
+        let config = Config::parse(text).unwrap();
+        assert_eq!(config.registry["h:5000"].mirrors, ["m"]);
+        assert!(config.registry["docker.io"].plain_http);
+        assert!(Config::parse("[registry.\"h\"]\ninsecure = true").unwrap_err().contains("line 2"));
+        assert!(Config::parse("[registry.\"h\"]\nca_file = \"ca.pem\"").unwrap_err().contains("absolute"));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::tree::{self, Merged};
 use blobstore::layer::{Flags, Head, Index, Located, decode, read_head};
 use blobstore::refs::{StackEntry, layer_key};
 use blobstore::store::Store;
-use erofs::{BLOCK, Content, Expect, Kind, Tree, check, read_tree};
+use erofs::{BLOCK, Content, Expect, Tree, check, read_tree};
 use std::collections::HashSet;
 use std::sync::Arc;
 use tokio::runtime::Handle;
@@ -106,36 +106,6 @@ impl Below {
         *kept = reader.chunk.map(|chunk| (from.layer, chunk));
         Ok(number)
     }
-
-    /// A hash of a regular file's logical bytes: its size, and each block that is not zero with its number. Where the
-    /// zeros are holes does not count. Must not run on one of the runtime's own threads.
-    pub(crate) fn digest(&self, id: tree::NodeId, runtime: &Handle) -> Result<[u8; 32]> {
-        let node = self.merged.node(id);
-        let Kind::File(content) = &node.kind else { return Ok([0; 32]) };
-        let gone = || Error::failed("reading a file", "its layer is not known");
-        let body = self.bodies.get(node.layer).ok_or_else(gone)?;
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&content.size().to_le_bytes());
-        let (shape, runs) = runs(content);
-        let whole = [Extent { offset: 0, length: shape.size }];
-        let extents = shape.map.as_deref().unwrap_or(&whole);
-        for (extent, run) in extents.iter().zip(runs) {
-            let mut reader = Reader { body, runtime, runs: vec![run].into_iter(), at: 0, end: 0, chunk: None };
-            let mut number = extent.offset / BLOCK_U64;
-            let mut block = [0; BLOCK];
-            loop {
-                let filled = reader.fill(&mut block)?;
-                if filled == 0 {
-                    break;
-                }
-                if block[..filled].iter().any(|&b| b != 0) {
-                    hasher.update(&number.to_le_bytes()).update(&block[..filled]);
-                }
-                number += 1;
-            }
-        }
-        Ok(*hasher.finalize().as_bytes())
-    }
 }
 
 /// Where a chunk is, and its content.
@@ -202,18 +172,6 @@ impl Reader<'_> {
         buffer[..count].copy_from_slice(&chunk[from..from + count]);
         self.at += count as u64;
         Ok(count)
-    }
-
-    /// Fills a buffer, less only at the end of the runs.
-    fn fill(&mut self, buffer: &mut [u8]) -> Result<usize> {
-        let mut filled = 0;
-        while filled < buffer.len() {
-            match self.read(&mut buffer[filled..])? {
-                0 => break,
-                count => filled += count,
-            }
-        }
-        Ok(filled)
     }
 
     /// The chunk with the next byte, and where it starts.

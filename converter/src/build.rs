@@ -4,18 +4,18 @@ use crate::assume::assume;
 use crate::below::Below;
 use crate::entries::read_entries;
 use crate::error::{Error, Result};
-use crate::pack::{Packed, Spool, pack};
-use crate::source::{LayerBlob, LayerStream, ReadSums, read_directory};
+use crate::pack::{Spool, plan};
+use crate::source::{Blob, LayerBlob, LayerStream, ReadSums, read_directory};
 use crate::tar::Reader;
 use crate::tree::{Contents, Settled, Upper};
-use blobstore::layer::{Flags, Options as WriterOptions, Section, Summary, WRITER_GENERATION, Writer, format};
+use blobstore::layer::{Flags, Front, Options as WriterOptions, Section, Summary, WRITER_GENERATION, Writer, format};
 use blobstore::refs::{Assume, Digest, StackEntry, layer_key};
 use erofs::{Expect, NodeId, WriteError};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 use tokio::runtime::Handle;
 
 /// Name of a layer file that is being written.
@@ -39,7 +39,7 @@ pub(crate) struct Settings {
 /// What a layer is made of.
 pub(crate) enum Input {
     /// A tar stream, perhaps compressed, and what the image's documents say of it.
-    Tar(Box<dyn io::Read + Send>, Option<LayerBlob>),
+    Tar(Blob, Option<LayerBlob>),
     /// A directory.
     Directory(PathBuf),
 }
@@ -65,6 +65,7 @@ pub(crate) struct Made {
 
 /// Makes a layer over what lies below it. Blocks; not for the runtime's own threads.
 pub(crate) fn build(input: Input, below: &Below, settings: &Settings, runtime: &Handle) -> Result<Made> {
+    let started = Instant::now();
     let mut spool = Spool::new(&settings.stage)?;
     let mut upper = Upper::new();
     let (entries, sums) = match input {
@@ -77,6 +78,7 @@ pub(crate) fn build(input: Input, below: &Below, settings: &Settings, runtime: &
         }
         Input::Directory(path) => (read_directory(&path, &mut upper, &mut spool)?, None),
     };
+    tracing::debug!(entries, spooled = spool.stored(), ms = started.elapsed().as_millis(), "layer read");
     let settled = upper.settle(&below.merged)?;
     let assumes = settled.assumes.iter().map(assume).collect();
     let made = finish(settled, assumes, spool, below, settings, runtime)?;
@@ -112,7 +114,7 @@ fn finish(
         };
         files.insert(node, number);
     }
-    let (summary, packed) = write(&mut settled, &files, &assumes, &spool, settings)?;
+    let (summary, deduplicated) = write(&mut settled, &files, &assumes, &spool, settings)?;
     let entry = StackEntry {
         layer: summary.id,
         head: summary.head_len,
@@ -129,19 +131,17 @@ fn finish(
         warnings: settled.warnings,
         sums: None,
         entries: 0,
-        deduplicated: packed.deduplicated,
+        deduplicated,
         marks: settled.marks,
     })
 }
 
 /// Reads a whole blob. Where the tar in it is bad because the blob is not the one it should be, that is what is said.
-fn read_tar(
-    blob: Box<dyn io::Read + Send>,
-    expect: Option<&LayerBlob>,
-    upper: &mut Upper,
-    spool: &mut Spool,
-) -> Result<(u64, ReadSums)> {
-    let stream = LayerStream::new(blob, expect.map_or(u64::MAX, |layer| layer.size))?;
+fn read_tar(blob: Blob, expect: Option<&LayerBlob>, upper: &mut Upper, spool: &mut Spool) -> Result<(u64, ReadSums)> {
+    let stream = LayerStream::new(blob.stream, expect.map_or(u64::MAX, |layer| layer.size))?;
+    if let (true, Some((file, start))) = (stream.is_plain(), blob.place) {
+        spool.read_again(file, start);
+    }
     let mut reader = Reader::new(stream);
     let read = read_entries(&mut reader, upper, spool).and_then(|entries| {
         if reader.rest()? {
@@ -176,37 +176,40 @@ fn compare<T: PartialEq + std::fmt::Display>(what: &str, want: T, found: T) -> R
     }
 }
 
+/// Writes the layer; also gives the bytes of files that share others' blocks.
 fn write(
     settled: &mut Settled,
     files: &HashMap<NodeId, usize>,
     assumes: &[Assume],
     spool: &Spool,
     settings: &Settings,
-) -> Result<(Summary, Packed)> {
+) -> Result<(Summary, u64)> {
+    let started = Instant::now();
     let failed = |e| Error::failed("writing the layer", e);
-    let options = WriterOptions { level: settings.level, threads: settings.threads, spool_dir: settings.stage.clone() };
-    let mut writer = Writer::new(&options).map_err(failed)?;
-    let emit = &mut |chunk| writer.push(chunk).map_err(failed);
-    let mut packed = pack(&mut settled.tree, files, spool, settings.chunk_size, emit)?;
-    let sealed = writer.seal().map_err(failed)?;
-    let mut metadata = erofs::write(&settled.tree, packed.blocks).map_err(unwritable)?;
-    packed.digest.update(metadata.bytes());
+    let mut plan = plan(&mut settled.tree, files, spool, settings.chunk_size);
+    let mut metadata = erofs::write(&settled.tree, plan.blocks).map_err(unwritable)?;
+    plan.digest.update(metadata.bytes());
     let mut uuid = [0; 16];
-    packed.digest.finalize_xof().fill(&mut uuid);
+    plan.digest.finalize_xof().fill(&mut uuid);
     metadata.set_uuid(uuid);
     let first_data_block = metadata.first_data_block();
-    let expect = Expect { image_blocks: first_data_block + packed.blocks, first_data_block };
+    let expect = Expect { image_blocks: first_data_block + plan.blocks, first_data_block };
     erofs::check(metadata.bytes(), &expect).map_err(|e| Error::failed("the metadata that was just written", e))?;
     let (flags, sections) = properties(settled, assumes)?;
+    let chunks = u32::try_from(plan.chunks()).map_err(|e| Error::failed("counting the chunks", e))?;
+    let front = Front { metadata: metadata.bytes(), flags, sections: &sections, chunks };
+    let options = WriterOptions { level: settings.level, threads: settings.threads };
     let part = settings.stage.join(PART);
-    let summary = create(&part).and_then(|mut file| {
-        let summary = sealed.finish(metadata.bytes(), flags, &sections, &mut file).map_err(failed)?;
-        Ok(summary)
-    })?;
+    let mut writer = Writer::new(&options, &front, create(&part)?).map_err(failed)?;
+    drop(metadata);
+    tracing::debug!(chunks, ms = started.elapsed().as_millis(), "layer planned");
+    plan.read(spool, &mut |chunk| writer.push(chunk).map_err(failed))?;
+    let summary = writer.finish().map_err(failed)?;
+    tracing::debug!(bytes = summary.file_len, ms = started.elapsed().as_millis(), "layer written");
     let path = settings.stage.join(layer_key(&summary.id));
     let moved = std::fs::create_dir_all(path.parent().unwrap_or(&path)).and_then(|()| std::fs::rename(&part, &path));
     moved.map_err(|e| Error::failed(path.display().to_string(), e))?;
-    Ok((summary, packed))
+    Ok((summary, plan.deduplicated))
 }
 
 /// What the layer's index says of the layer beside its tables: what it took from below is listed in it.

@@ -1,21 +1,26 @@
 //! Whether the store shows what a source holds.
 //!
-//! The source is converted once more, into a store of its own that is thrown away, with nothing taken from the store in
-//! question; then every byte of the stored layers is read and verified, and the two merged trees are compared: names,
-//! attributes, hard links, contents. This finds damage, a reference to the wrong stack, and a layer that was used again
-//! where it does not fit. It does not find a fault that both conversions share: that is what the corpus of cases is for.
+//! Every byte of the stored layers is read and verified. Then the source is read by the [`model`](mod@crate::model), which
+//! shares nothing with the conversion but the tar reader, and the tree of the store is compared with it: names, types,
+//! attributes, hard links, contents. So a fault of the conversion is found, damage, a reference to the wrong stack, and
+//! a layer that was used again where it does not fit.
 
 use crate::below::Below;
-use crate::convert::{Options, convert};
+use crate::contents::{Contents, runs};
+use crate::convert::Options;
 use crate::error::{Error, Result};
-use crate::report::ImageReport;
-use crate::source::Source;
-use crate::tree::{Merged, NodeId};
+use crate::model::content::ContentHash;
+use crate::model::{Inode, Kind, Model};
+use crate::publish::chain_ids;
+use crate::source::{Blobs, Image, LayerBlob, LayerStream, ReadSums, Source, open_docker, open_layout, open_registry};
+use crate::tar::Reader;
+use crate::tree::Merged;
 use blobstore::layer::verify_object;
-use blobstore::refs::{Refs, Stack, layer_key};
-use blobstore::store::FileStore;
-use erofs::Kind;
-use std::collections::HashMap;
+use blobstore::refs::{Digest, Refs, Stacks, layer_key};
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 
@@ -33,145 +38,185 @@ pub struct Comparison {
     pub names: u64,
     /// How many differences there are; none is the right answer.
     pub count: u64,
-    /// The first of them: path and what differs.
+    /// The first of them: path, what differs, and both values.
     pub differences: Vec<String>,
 }
 
-/// Compares what the store has for a source with the source; for a directory, what the tag of `options` has.
+/// A tree of the source, and what stands for it in the store.
+struct Original {
+    model: Model,
+    /// Of a directory none: only a tag stands for it.
+    chain_id: Option<Digest>,
+}
+
+/// Compares what the store has for a source with the source; for a tar or a directory, what the tag of `options` has,
+/// if there is one.
 ///
 /// # Errors
 /// [`Error::Failed`] also where the store has nothing for the source, or damaged layers.
 pub async fn compare(refs: &Refs, source: &Source, options: &Options) -> Result<Comparison> {
-    let work = tempfile::Builder::new().prefix("lamina-compare-").tempdir_in(&options.work);
-    let work = work.map_err(|e| Error::failed(format!("a directory in {}", options.work.display()), e))?;
-    let path = std::path::absolute(work.path()).map_err(|e| Error::failed("its path", e))?;
-    let theirs = Refs::new(Arc::new(FileStore::new(path)));
-    let again = Options { name: None, tag: None, again: true, progress: None, ..options.clone() };
-    let report = convert(&theirs, source, &again).await?;
+    let (source, asked, runtime) = (source.clone(), options.clone(), Handle::current());
+    let read = move || originals(&source, &asked, &runtime);
+    let originals = tokio::task::spawn_blocking(read).await.map_err(|e| Error::failed("reading the source", e))??;
     let mut found = Comparison::default();
-    for image in &report.images {
-        let (ours, fresh) = (stored(refs, image, options).await?, fresh(image)?);
-        found.verify(refs, &ours).await?;
-        let (ours, fresh) = (load(refs, &ours).await?, load(&theirs, &fresh).await?);
-        let runtime = Handle::current();
-        let work = move || Pair { ours, fresh, runtime, found, linked: Default::default() }.compare();
-        found = tokio::task::spawn_blocking(work).await.map_err(|e| Error::failed("the comparison's thread", e))??;
+    for original in originals {
+        let Stacks { plain, collapsed } = stored(refs, &original, options).await?;
+        let (model, mut verified) = (Arc::new(original.model), HashSet::new());
+        for stack in [Some(plain), collapsed].into_iter().flatten() {
+            let mut below = Below::default();
+            for entry in &stack {
+                if verified.insert(entry.layer) {
+                    found.verify(refs, &layer_key(&entry.layer), entry).await?;
+                }
+                below.load(refs.store(), entry).await?;
+            }
+            let (runtime, model) = (Handle::current(), model.clone());
+            let work = move || found.compare(&below, &model, &runtime);
+            found =
+                tokio::task::spawn_blocking(work).await.map_err(|e| Error::failed("the comparison's thread", e))??;
+        }
     }
     Ok(found)
 }
 
-/// The stack that the store has for an image.
-async fn stored(refs: &Refs, image: &ImageReport, options: &Options) -> Result<Stack> {
+fn originals(source: &Source, options: &Options, runtime: &Handle) -> Result<Vec<Original>> {
+    let platforms = &options.platforms;
+    let images = match source {
+        Source::Oci { directory, reference } => {
+            open_layout(Blobs::Directory(directory.clone()), reference.as_deref(), platforms)?
+        }
+        Source::OciArchive { file, reference } => open_layout(Blobs::archive(file)?, reference.as_deref(), platforms)?,
+        Source::DockerArchive { file, reference } => {
+            open_docker(Blobs::archive(file)?, reference.as_deref(), platforms)?
+        }
+        Source::Registry(name) => open_registry(name, &options.registries, platforms, runtime)?,
+        Source::Tar(None) => return Ok(vec![tar(Box::new(io::stdin()), "standard input")?]),
+        Source::Tar(Some(path)) => {
+            let name = path.display().to_string();
+            let file = File::open(path).map_err(|e| Error::failed(name.clone(), e))?;
+            return Ok(vec![tar(Box::new(file), &name)?]);
+        }
+        Source::Directory(path) => return Ok(vec![directory(path)?]),
+    };
+    images.images.iter().map(|each| image(each, &images.blobs)).collect()
+}
+
+fn image(image: &Image, blobs: &Blobs) -> Result<Original> {
+    let mut model = Model::default();
+    for layer in &image.layers {
+        let named = |e: Error| e.in_layer(&layer.digest.to_string());
+        let blob = blobs.blob(layer).map_err(named)?;
+        let sums = apply(&mut model, blob.stream, Some(layer)).map_err(named)?;
+        let right = (layer.digest, layer.size, layer.diff_id) == (sums.blob, sums.blob_size, sums.diff_id);
+        if !right {
+            return Err(named(Error::refused("its digests are not those that the image states")));
+        }
+    }
+    Ok(Original { model, chain_id: chain_ids(image).pop() })
+}
+
+fn tar(stream: Box<dyn Read + Send>, name: &str) -> Result<Original> {
+    let mut model = Model::default();
+    let sums = apply(&mut model, stream, None).map_err(|e| e.in_layer(name))?;
+    Ok(Original { model, chain_id: Some(sums.diff_id) })
+}
+
+fn directory(path: &Path) -> Result<Original> {
+    // What is left out, the conversion has told of.
+    let (model, _) = Model::of_directory(path)?;
+    Ok(Original { model, chain_id: None })
+}
+
+fn apply(model: &mut Model, blob: Box<dyn Read + Send>, layer: Option<&LayerBlob>) -> Result<ReadSums> {
+    let mut reader = Reader::new(LayerStream::new(blob, layer.map_or(u64::MAX, |layer| layer.size))?);
+    model.apply_reader(&mut reader)?;
+    // What stands behind the archive is part of the blob, and of nothing else.
+    reader.rest()?;
+    reader.into_inner().finish()
+}
+
+/// The stacks that the store has for a tree of the source.
+async fn stored(refs: &Refs, original: &Original, options: &Options) -> Result<Stacks> {
     let failed = |e| Error::failed("the store's references", e);
-    let chain_id = image.layers.last().and_then(|layer| layer.chain_id.as_ref());
-    let stack = match (chain_id.map(|id| id.parse()), &options.tag) {
-        (Some(Ok(chain_id)), _) => refs.chain(&chain_id).await.map_err(failed)?.map(|chain| chain.stack),
-        (_, Some(tag)) => refs.tag(tag).await.map_err(failed)?.map(|tag| tag.stack),
-        _ => {
+    let stacks = match (&options.tag, original.chain_id) {
+        (Some(tag), _) => {
+            let tag = refs.tag(tag).await.map_err(failed)?;
+            tag.map(|tag| Stacks { plain: tag.stack, collapsed: tag.collapsed })
+        }
+        (None, Some(chain_id)) => {
+            let chain = refs.chain(&chain_id).await.map_err(failed)?;
+            chain.map(|chain| Stacks { plain: chain.stack, collapsed: chain.collapsed })
+        }
+        (None, None) => {
             return Err(Error::refused(
                 "a directory is compared with the tag under which it was converted, and none was given",
             ));
         }
     };
-    stack.ok_or_else(|| Error::failed("comparing", "the store has nothing for this source: it was not converted"))
-}
-
-/// The stack that the fresh conversion made.
-fn fresh(image: &ImageReport) -> Result<Stack> {
-    let ids = image.layers.iter().map(|layer| layer.entry.clone());
-    ids.collect::<Option<Vec<_>>>()
-        .map(Stack::from)
-        .ok_or_else(|| Error::failed("comparing", "a layer without an entry"))
-}
-
-async fn load(refs: &Refs, stack: &Stack) -> Result<Below> {
-    let mut below = Below::default();
-    for entry in stack {
-        below.load(refs.store(), entry).await?;
-    }
-    Ok(below)
+    stacks.ok_or_else(|| Error::failed("comparing", "the store has nothing for this source: it was not converted"))
 }
 
 impl Comparison {
-    async fn verify(&mut self, refs: &Refs, stack: &Stack) -> Result<()> {
-        for entry in stack {
-            let key = layer_key(&entry.layer);
-            let verified = verify_object(&**refs.store(), &key, Some(&entry.layer)).await;
-            let verified = verified.map_err(|e| Error::failed(format!("verifying {key}"), e))?;
-            self.layers += 1;
-            self.bytes += verified.file_len;
-        }
+    async fn verify(&mut self, refs: &Refs, key: &str, entry: &blobstore::refs::StackEntry) -> Result<()> {
+        let verified = verify_object(&**refs.store(), key, Some(&entry.layer)).await;
+        let verified = verified.map_err(|e| Error::failed(format!("verifying {key}"), e))?;
+        self.layers += 1;
+        self.bytes += verified.file_len;
         Ok(())
     }
 
-    fn differs(&mut self, path: &[u8], what: &str) {
-        self.count += 1;
-        if self.differences.len() < LISTED {
-            self.differences.push(format!("/{}: {what}", crate::error::show(path)));
-        }
+    fn compare(mut self, below: &Below, original: &Model, runtime: &Handle) -> Result<Self> {
+        let shown = shown(&below.merged, &mut Contents::new(below.bodies(), runtime))?;
+        let Self { count, differences, .. } = &mut self;
+        let names = shown.compare(original, ["store", "source"], &mut |path, what| {
+            *count += 1;
+            if differences.len() < LISTED {
+                differences.push(format!("/{}: {what}", crate::error::show(path)));
+            }
+        });
+        self.names += names;
+        Ok(self)
     }
 }
 
-/// The two trees.
-struct Pair {
-    ours: Below,
-    fresh: Below,
-    runtime: Handle,
-    found: Comparison,
-    /// The fresh node that each of ours was met with, and the other way round.
-    linked: (HashMap<NodeId, NodeId>, HashMap<NodeId, NodeId>),
-}
-
-impl Pair {
-    fn compare(mut self) -> Result<Comparison> {
-        let (Some(ours), Some(fresh)) = (self.ours.merged.root(), self.fresh.merged.root()) else {
-            return Ok(self.found);
+/// The tree of the store, every file's contents read.
+pub(crate) fn shown(merged: &Merged, contents: &mut Contents<'_>) -> Result<Model> {
+    let mut model = Model::default();
+    let mut known = HashMap::new();
+    let mut open: Vec<_> = merged.root().map(|root| (Vec::new(), root)).into_iter().collect();
+    while let Some((path, id)) = open.pop() {
+        let node = merged.node(id);
+        let names: Vec<_> = merged.names(id).collect();
+        for name in names.into_iter().rev() {
+            let path = if path.is_empty() { name.to_vec() } else { [&path[..], b"/", name].concat() };
+            open.extend(merged.child(id, name).map(|child| (path, child)));
+        }
+        if let Some(&inode) = known.get(&id) {
+            model.link(path, inode, 0);
+            continue;
+        }
+        let kind = match &node.kind {
+            erofs::Kind::File(content) => {
+                let mut hash = ContentHash::new(content.size());
+                for run in runs(content) {
+                    let mut at = run.offset;
+                    contents.read(node.layer, &run, &mut |bytes| {
+                        hash.write(at, bytes);
+                        at += bytes.len() as u64;
+                        Ok(())
+                    })?;
+                }
+                Kind::File { size: content.size(), content: hash.finish() }
+            }
+            erofs::Kind::Directory => Kind::Directory,
+            erofs::Kind::Symlink(target) => Kind::Symlink(target.clone()),
+            erofs::Kind::Char(major, minor) => Kind::Char(*major, *minor),
+            erofs::Kind::Block(major, minor) => Kind::Block(*major, *minor),
+            erofs::Kind::Fifo => Kind::Fifo,
+            erofs::Kind::Socket => Kind::Socket,
         };
-        let mut open = vec![(Vec::new(), ours, fresh)];
-        while let Some((path, ours, fresh)) = open.pop() {
-            self.node(&path, ours, fresh)?;
-            let both = names(&self.ours.merged, ours).into_iter().chain(names(&self.fresh.merged, fresh));
-            let both: std::collections::BTreeSet<_> = both.collect();
-            for name in both {
-                let path = if path.is_empty() { name.clone() } else { [&path[..], b"/", &name].concat() };
-                match (self.ours.merged.child(ours, &name), self.fresh.merged.child(fresh, &name)) {
-                    (Some(ours), Some(fresh)) => open.push((path, ours, fresh)),
-                    (Some(_), None) => self.found.differs(&path, "is not in the source"),
-                    (None, _) => self.found.differs(&path, "is missing in the store"),
-                }
-            }
-        }
-        Ok(self.found)
+        let inode = model.set(path, Inode { attributes: node.attributes.clone(), kind }, 0);
+        known.insert(id, inode);
     }
-
-    fn node(&mut self, path: &[u8], ours: NodeId, fresh: NodeId) -> Result<()> {
-        self.found.names += 1;
-        let met = (self.linked.0.insert(ours, fresh), self.linked.1.insert(fresh, ours));
-        match met {
-            (Some(other), _) if other != fresh => self.found.differs(path, "is a hard link in the store only"),
-            (_, Some(other)) if other != ours => self.found.differs(path, "is a hard link in the source only"),
-            (Some(_), _) => return Ok(()),
-            _ => {}
-        }
-        let (a, b) = (self.ours.merged.node(ours), self.fresh.merged.node(fresh));
-        if a.attributes != b.attributes {
-            let what = format!("attributes are {:?}, should be {:?}", a.attributes, b.attributes);
-            self.found.differs(path, &what);
-        }
-        match (&a.kind, &b.kind) {
-            (Kind::File(_), Kind::File(_)) => {
-                let hash = |below: &Below, id| below.digest(id, &self.runtime);
-                if hash(&self.ours, ours)? != hash(&self.fresh, fresh)? {
-                    self.found.differs(path, "its contents differ");
-                }
-            }
-            (a, b) if a == b => {}
-            (a, b) => self.found.differs(path, &format!("is {a:?}, should be {b:?}")),
-        }
-        Ok(())
-    }
-}
-
-fn names(merged: &Merged, id: NodeId) -> Vec<Vec<u8>> {
-    merged.names(id).map(<[u8]>::to_vec).collect()
+    Ok(model)
 }

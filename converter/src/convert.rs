@@ -4,13 +4,15 @@ use crate::build::Input;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::publish::store;
+use crate::registry;
 use crate::report::Report;
 use crate::session::Session;
-use crate::source::{Blobs, Platforms, Source, open_docker, open_layout};
+use crate::source::{Blob, Blobs, Images, Platforms, Source, open_docker, open_layout, open_registry};
 use blobstore::refs::{ImageName, Refs, TagName};
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
+use tokio::runtime::Handle;
 
 /// How to convert.
 #[derive(Clone)]
@@ -38,6 +40,10 @@ pub struct Options {
     /// Directory for what is on the way, shared with this user's other conversions; needs room for all layers that come
     /// out, and for the files of the largest.
     pub work: PathBuf,
+    /// Where an image is pushed to, beside its original: a name with a tag.
+    pub push: Option<ImageName>,
+    /// What is known of registries.
+    pub registries: registry::Settings,
     /// Told what happens.
     pub progress: Option<Progress>,
 }
@@ -55,6 +61,8 @@ impl Default for Options {
             again: false,
             collapse: None,
             work: std::env::temp_dir(),
+            push: None,
+            registries: registry::Settings::default(),
             progress: None,
         }
     }
@@ -65,6 +73,9 @@ pub async fn convert(refs: &Refs, source: &Source, options: &Options) -> Result<
     let chunk = options.chunk_size;
     if chunk == 0 || !chunk.is_multiple_of(4096) || chunk > 4 << 20 {
         return Err(Error::refused(format!("a chunk size of {chunk}: multiples of 4096 up to 4 MiB are possible")));
+    }
+    if options.push.is_some() && matches!(source, Source::Tar(_) | Source::Directory(_)) {
+        return Err(Error::refused("only images are pushed: a tar or a directory has no original to stand beside"));
     }
     // A store that this build does not understand is said so before hours of work.
     refs.check_format().await.map_err(store)?;
@@ -80,15 +91,28 @@ pub async fn convert(refs: &Refs, source: &Source, options: &Options) -> Result<
         Source::DockerArchive { file, reference } => {
             session.images(open_docker(Blobs::archive(file)?, reference.as_deref(), &options.platforms)?).await
         }
-        Source::Tar(None) => session.single(Input::Tar(Box::new(io::stdin()), None), "standard input", None).await,
+        Source::Registry(name) => session.images(from_registry(name, options).await?).await,
+        Source::Tar(None) => {
+            let stdin: Box<dyn io::Read + Send> = Box::new(io::stdin());
+            session.single(Input::Tar(stdin.into(), None), "standard input", None).await
+        }
         Source::Tar(Some(path)) => {
             let name = path.display().to_string();
             let file = File::open(path).map_err(|e| Error::failed(name.clone(), e))?;
             let bytes = file.metadata().ok().map(|found| found.len());
-            session.single(Input::Tar(Box::new(file), None), &name, bytes).await
+            let blob = Blob::part(file, 0, u64::MAX).map_err(|e| Error::failed(name.clone(), e))?;
+            session.single(Input::Tar(blob, None), &name, bytes).await
         }
         Source::Directory(path) => {
             session.single(Input::Directory(path.clone()), &path.display().to_string(), None).await
         }
     }
+}
+
+/// Asks a registry for an image's documents.
+async fn from_registry(name: &ImageName, options: &Options) -> Result<Images> {
+    let (name, settings) = (name.clone(), options.registries.clone());
+    let (platforms, runtime) = (options.platforms.clone(), Handle::current());
+    let open = move || open_registry(&name, &settings, &platforms, &runtime);
+    tokio::task::spawn_blocking(open).await.map_err(|e| Error::failed("asking the registry", e))?
 }

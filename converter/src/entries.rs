@@ -23,7 +23,10 @@ pub fn read_entries<R: io::Read>(reader: &mut Reader<R>, upper: &mut Upper, spoo
                     upper.warn(format!("'{}': the attribute '{}' is left out", entry.path, show(&dropped)));
                 }
                 let contents = match &entry.kind {
-                    Kind::File(shape) => Some(spool.add(shape, |buffer| reader.read(buffer)).map_err(at)?),
+                    Kind::File(shape) => {
+                        let position = reader.position();
+                        Some(spool.add_in_place(shape, position, |buffer| reader.read(buffer)).map_err(at)?)
+                    }
                     _ => None,
                 };
                 upper.add(entry, contents).map_err(at)?;

@@ -1,6 +1,7 @@
 //! OCI images, tar files and directories to Lamina layers.
 //!
-//! * [`source`]: where layers come from: image layouts, tar files, directories; every digest checked.
+//! * [`source`]: where layers come from: image layouts, registries, tar files, directories; every digest checked.
+//! * [`registry`]: how registries are spoken to.
 //! * [`tar`]: a tar stream of any dialect as plain entries.
 //! * [`read_entries`]: all of a tar, into a tree and a spool of contents.
 //! * [`limits`]: how much an input may ask for.
@@ -9,8 +10,10 @@
 //! * [`convert`](mod@convert): all of it in order, `session` layer by layer; `work`: where layers wait, and are kept for
 //!   others; `publish`: the references in the store.
 //! * `collapse`: fewer layers that show the same.
+//! * `push`: to a registry, beside the original.
 //! * [`export`](mod@export): back to an image, a tar or a directory.
-//! * [`compare`](mod@compare): whether the store shows what a source holds.
+//! * [`model`]: the image specification once more, applied literally; [`compare`](mod@compare): whether the store shows
+//!   what it says of a source.
 //!
 //! A conversion is deterministic (equal input and options give equal bytes) and lossless, or the input is refused
 //! ([`Error::Refused`]) and nothing is written. This crate knows OCI, tar and overlayfs's layers; what an EROFS image and
@@ -27,9 +30,12 @@ mod entries;
 pub mod error;
 pub mod export;
 pub mod limits;
+pub mod model;
 pub mod pack;
 pub mod progress;
 mod publish;
+mod push;
+pub mod registry;
 pub mod report;
 mod session;
 pub mod source;
@@ -43,5 +49,5 @@ pub use entries::read_entries;
 pub use error::{Error, Refusal, Result};
 pub use export::{Exported, Origin, Output, export};
 pub use progress::{Event, Progress};
-pub use report::{CollapsedLayer, CollapsedReport, ImageReport, LayerReport, Report};
+pub use report::{CollapsedLayer, CollapsedReport, ImageReport, LayerReport, PushReport, PushedImage, Report};
 pub use source::{Platforms, Source};

@@ -138,11 +138,11 @@ impl Publisher<'_> {
     /// A layer file that is there already is left alone, unless it is not what its name says.
     async fn upload_layer(&self, key: &str) -> std::result::Result<(), StoreError> {
         let (store, file) = (self.refs.store(), self.stage.join(key));
-        match store.upload(key, &file).await {
+        match store.adopt(key, &file).await {
             Err(StoreError::AlreadyExists { .. }) if !self.is_whole(key).await? => {
                 tracing::warn!(store = store.url(), key, "the store's copy is damaged, and is replaced");
                 store.delete(key).await?;
-                store.upload(key, &file).await
+                store.adopt(key, &file).await
             }
             Err(StoreError::AlreadyExists { .. }) => Ok(()),
             done => done,

@@ -17,6 +17,37 @@ pub struct Report {
     pub tag: Option<String>,
     /// One a platform; one for a tar or a directory.
     pub images: Vec<ImageReport>,
+    /// What was pushed to a registry.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pushed: Option<PushReport>,
+}
+
+/// A push.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct PushReport {
+    /// The image name that stands for it in the registry, and in the store.
+    pub name: String,
+    /// Digest of the index.
+    pub digest: String,
+    /// Blobs that the registry had.
+    pub present: u64,
+    /// Blobs that it took from another of its repositories.
+    pub mounted: u64,
+    /// Blobs that were sent.
+    pub sent: u64,
+    /// Bytes of these.
+    pub bytes_sent: u64,
+    /// The manifests whose layers are ours, one a platform.
+    pub images: Vec<PushedImage>,
+}
+
+/// A manifest of converted layers in a registry.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct PushedImage {
+    /// What it runs on.
+    pub platform: String,
+    /// Its digest.
+    pub manifest: String,
 }
 
 /// One image.

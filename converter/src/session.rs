@@ -16,8 +16,9 @@ use crate::convert::Options;
 use crate::error::{Error, Result};
 use crate::progress::{Event, Told};
 use crate::publish::{Fresh, Publisher, Ready, chain_ids, store};
+use crate::push;
 use crate::report::{ImageReport, LayerReport, Report};
-use crate::source::{Blobs, Image, Images, LayerBlob};
+use crate::source::{Blob, Blobs, Image, Images, LayerBlob};
 use crate::work::{Key, Slot, Stage, Work};
 use blobstore::layer::{WRITER_GENERATION, format};
 use blobstore::refs::{Assume, Candidate, Digest, ImageName, Refs, StackEntry};
@@ -93,6 +94,9 @@ impl<'a> Session<'a> {
         }
         report.tag = self.options.tag.as_ref().map(ToString::to_string);
         self.forget(|_| true);
+        if let Some(name) = &self.options.push {
+            report.pushed = Some(push::push(self.refs, &images, name, &self.options.registries).await?);
+        }
         Ok(report)
     }
 
@@ -102,7 +106,7 @@ impl<'a> Session<'a> {
         let started = Instant::now();
         self.tell(&Event::Started { layer: name, bytes });
         let input = match input {
-            Input::Tar(tar, expect) => Input::Tar(Box::new(Told::new(tar, self.options.progress.clone())), expect),
+            Input::Tar(tar, expect) => Input::Tar(self.told(tar), expect),
             directory => directory,
         };
         let (made, below) = self.build(input, Below::default()).await.map_err(|e| e.in_layer(name))?;
@@ -207,8 +211,8 @@ impl<'a> Session<'a> {
     ) -> Result<(Ready, Below)> {
         let started = Instant::now();
         self.tell(&Event::Started { layer: &layer.digest.to_string(), bytes: Some(layer.size) });
-        let blob = Told::new(blobs.blob(&layer.digest)?, self.options.progress.clone());
-        let (made, below) = self.build(Input::Tar(Box::new(blob), Some(layer.clone())), below).await?;
+        let blob = self.told(blobs.blob(layer)?);
+        let (made, below) = self.build(Input::Tar(blob, Some(layer.clone())), below).await?;
         if let Some(slot) = slot {
             slot.keep(&made, &self.settings.stage);
         }
@@ -300,6 +304,12 @@ impl<'a> Session<'a> {
             }
         };
         spawn_blocking(move || work.slot(&key, wait)).await.map_err(thread)?.map(Arc::new)
+    }
+
+    /// A blob that tells how much of it was read.
+    fn told(&self, blob: Blob) -> Blob {
+        let stream = Box::new(Told::new(blob.stream, self.options.progress.clone()));
+        Blob { stream, ..blob }
     }
 
     fn key(&self, diff_id: Digest) -> Key {

@@ -130,6 +130,20 @@ async fn groups_end_at_the_size_and_every_end_has_its_own_reference() {
 }
 
 #[tokio::test]
+async fn under_an_opaque_root_there_is_nothing_to_keep_or_to_hide() {
+    let base: [&[Item]; 2] = [&[file("a", b"one"), dir("d", 1)], &[file("b", b"two")]];
+    let upper: [&[Item]; 2] = [&[file(".wh..wh..opq", b""), file("d/c", b"three")], &[file("e", b"four")]];
+    let store = Store::new();
+    store.convert(&image(&base).source(), &collapsing()).await.unwrap();
+    let layout = image(&[base[0], base[1], upper[0], upper[1]]);
+    let report = store.convert(&layout.source(), &collapsing()).await.unwrap();
+    let stack = stacks(&store, &report).await.collapsed.unwrap();
+    assert_eq!((stack.len(), stack.layers()[0].root_opaque), (1, true));
+    // The root, d, c and e: no whiteouts, which one layer alone would show.
+    assert_eq!(collapsed(&report).layers[0].entries, 4);
+}
+
+#[tokio::test]
 async fn the_same_image_gives_the_same_collapsed_layer() {
     let layers: [&[Item]; 3] =
         [&[file("a", &noise(90_000)), dir("d", 1)], &[file("d/b", b"two")], &[file(".wh.a", b""), file("e", b"5")]];

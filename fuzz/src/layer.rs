@@ -2,7 +2,7 @@
 
 use crate::scratch;
 use converter::error::{Error, Result};
-use converter::pack::{Spool, pack};
+use converter::pack::{Spool, plan};
 use converter::read_entries;
 use converter::tar::{Entry, Kind, Reader, Shape, TreePath};
 use converter::tree::{Contents, Merged, Upper};
@@ -93,15 +93,16 @@ fn convert(tar: &[u8]) -> Result<()> {
         files.insert(node, number);
     }
     let mut data = 0;
-    let packed = pack(&mut settled.tree, &files, &spool, 256 << 10, &mut |chunk: Vec<u8>| {
+    let plan = plan(&mut settled.tree, &files, &spool, 256 << 10);
+    plan.read(&spool, &mut |chunk: Vec<u8>| {
         assert!(!chunk.is_empty() && chunk.len().is_multiple_of(BLOCK) && chunk.len() <= 8 << 20);
         data += chunk.len();
         if data > DATA_MAX { Err(Error::refused("large")) } else { Ok(()) }
     })?;
-    assert_eq!(packed.blocks, (data / BLOCK) as u64);
-    let Ok(metadata) = erofs::write(&settled.tree, packed.blocks) else { return Ok(()) };
+    assert_eq!(plan.blocks, (data / BLOCK) as u64);
+    let Ok(metadata) = erofs::write(&settled.tree, plan.blocks) else { return Ok(()) };
     let first_data_block = metadata.first_data_block();
-    let expect = Expect { image_blocks: first_data_block + packed.blocks, first_data_block };
+    let expect = Expect { image_blocks: first_data_block + plan.blocks, first_data_block };
     let checked = check(metadata.bytes(), &expect).expect("what was written is accepted");
     assert!(read_tree(checked.image()).expect("and read") == settled.tree, "as what was written");
     let mut merged = below;

@@ -48,6 +48,8 @@ pub struct Image {
     pub diff_ids: Vec<String>,
     /// Annotations of each layer's descriptor.
     pub annotations: Vec<Value>,
+    /// What it runs on, beside Linux.
+    pub architecture: &'static str,
 }
 
 impl Image {
@@ -55,7 +57,7 @@ impl Image {
     pub fn new(layers: Vec<Vec<u8>>) -> Self {
         let diff_ids = layers.iter().map(|l| digest(l)).collect();
         let annotations = layers.iter().map(|_| json!({})).collect();
-        Self { layers, diff_ids, annotations }
+        Self { layers, diff_ids, annotations, architecture: "amd64" }
     }
 
     /// Chain ids as the config claims them.
@@ -82,7 +84,7 @@ impl Image {
             layers.push(descriptor);
         }
         let config = json!({
-            "architecture": "amd64", "os": "linux", "config": {"Cmd": ["/bin/true"]},
+            "architecture": self.architecture, "os": "linux", "config": {"Cmd": ["/bin/true"]},
             "rootfs": {"type": "layers", "diff_ids": self.diff_ids},
         });
         let mut config = put(config.to_string().as_bytes());

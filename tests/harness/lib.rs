@@ -6,8 +6,11 @@
 // Tests fail by panicking.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+pub mod containerd;
+pub mod front;
 pub mod image;
 pub mod node;
+pub mod registry;
 pub mod tree;
 
 /// Whether this machine can run whole-system tests; says aloud when it cannot.

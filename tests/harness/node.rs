@@ -183,9 +183,18 @@ impl Node {
         output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
     }
 
+    /// Converts a source and has the result compared with it; gives the report.
+    pub fn convert(&self, source: &str, options: &[&str]) -> Value {
+        let report = self.json(&[&["convert", source][..], options].concat());
+        // Only the tag is an option of both.
+        let tag = options.windows(2).find(|pair| pair[0] == "--tag").unwrap_or_default();
+        self.run(&[&["verify", source][..], tag].concat());
+        report
+    }
+
     /// Converts a directory into a layer tagged `tag`; gives the layer's id.
     pub fn convert_dir(&self, dir: &Path, tag: &str) -> String {
-        let report = self.json(&["convert", &format!("dir:{}", dir.display()), "--tag", tag]);
+        let report = self.convert(&format!("dir:{}", dir.display()), &["--tag", tag]);
         report["images"][0]["layers"][0]["layer"].as_str().unwrap().to_owned()
     }
 

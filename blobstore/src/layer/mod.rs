@@ -2,7 +2,7 @@
 //!
 //! * [`mod@format`]: the specification: where each byte stands, with its encoder and decoder.
 //! * [`Index`]: the table in front of a layer file, validated; answers where each chunk lies.
-//! * [`Writer`]: chunks in order, then the metadata, to a layer file; the same bytes on any number of threads.
+//! * [`Writer`]: the metadata, then chunks in order, to a layer file; the same bytes on any number of threads.
 //! * [`decode`], [`read_index`], [`read_head`], [`read_head_file`], [`parse_head`]: stored bytes to content, verified before they are decompressed.
 //! * [`verify_file`], [`verify_object`]: every byte of a layer read again.
 //!
@@ -20,6 +20,7 @@ mod pool;
 mod read;
 mod verify;
 mod write;
+mod writeback;
 
 pub use error::LayerError;
 pub use format::{ChunkEntry, Flags, WRITER_GENERATION};
@@ -28,4 +29,4 @@ pub use index::{Index, Located};
 pub use map::map_file;
 pub use read::{Head, decode, parse_head, read_head, read_head_file, read_index};
 pub use verify::{Verified, verify_file, verify_object};
-pub use write::{Options, Sealed, Section, Summary, Writer};
+pub use write::{Front, Options, Section, Summary, Writer};

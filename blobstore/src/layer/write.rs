@@ -1,33 +1,47 @@
-//! Writing a layer file: the data first, chunk by chunk into a spool file; then the head, which needs to know them all.
+//! Writing a layer file: the head's place is known before the data, so that each byte is written once, where it stays.
+//!
+//! The metadata and the number of chunks come first; they give the head's length. Chunks follow, compressed on many
+//! threads and written in order behind it, while the disk already takes them. The index, which holds their digests, is
+//! written last: until then the file begins with zeros and is no layer.
 //!
 //! Equal chunks, metadata, flags, sections and level give equal bytes, on any number of threads. Memory stays at the
-//! chunks under way, 40 bytes a chunk, and the compressed metadata.
+//! chunks under way and 40 bytes a chunk.
 
 use super::error::{LayerError, Result, malformed};
 use super::format::{self, BLOCK, Flags, Header, SectionHead};
 use super::id::LayerId;
 use super::pool::{Pool, Stored};
+use super::writeback::Writeback;
 use std::fs::File;
-use std::io::{self, Seek, Write};
-use std::path::PathBuf;
+use std::os::unix::fs::FileExt;
 
 /// How a layer is written.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     /// zstd's compression level.
     pub level: i32,
     /// Threads that compress; 0 counts as 1.
     pub threads: usize,
-    /// Directory for the nameless file that holds the data frames until the head is known: about the layer's size.
-    pub spool_dir: PathBuf,
 }
 
-impl Options {
-    /// Level 3, one thread a processor, spooled in `spool_dir`.
-    pub fn new(spool_dir: impl Into<PathBuf>) -> Self {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { level: 3, threads, spool_dir: spool_dir.into() }
+impl Default for Options {
+    /// Level 3, one thread a processor.
+    fn default() -> Self {
+        Self { level: 3, threads: std::thread::available_parallelism().map_or(1, usize::from) }
     }
+}
+
+/// What stands in front of a layer's data.
+#[derive(Debug, Clone, Copy)]
+pub struct Front<'a> {
+    /// A positive multiple of 4096 bytes: its blocks are U.
+    pub metadata: &'a [u8],
+    /// Properties of the layer.
+    pub flags: Flags,
+    /// They stand in the index in this order, behind the tables.
+    pub sections: &'a [Section],
+    /// How many data chunks will follow.
+    pub chunks: u32,
 }
 
 /// A section of the index other than the tables.
@@ -66,39 +80,44 @@ pub struct Summary {
 #[derive(Debug)]
 pub struct Writer {
     pool: Pool,
-    data: Data,
-}
-
-/// The data of a layer, complete; waits for the metadata.
-#[derive(Debug)]
-pub struct Sealed {
-    pool: Pool,
-    data: Data,
-}
-
-/// The data frames so far.
-#[derive(Debug)]
-struct Data {
-    spool: File,
+    out: File,
+    writeback: Writeback,
+    /// The chunk table is filled in at the end.
+    sections: Vec<Section>,
+    header: Header,
+    /// Chunks announced, and pushed so far.
+    chunks: (u32, u32),
     table: Vec<u8>,
-    chunks: u32,
     pushed: u64,
     stored: u64,
 }
 
 impl Writer {
-    /// Starts the threads and makes the spool file.
-    pub fn new(options: &Options) -> Result<Self> {
-        let dir = &options.spool_dir;
-        let spool =
-            tempfile::tempfile_in(dir).map_err(LayerError::io(format!("making a spool file in {}", dir.display())))?;
-        let pool = Pool::new(options.level, options.threads)?;
-        Ok(Self { pool, data: Data { spool, table: Vec::new(), chunks: 0, pushed: 0, stored: 0 } })
-    }
-
-    /// Bytes of data pushed so far: where the next chunk will start in the data space.
-    pub fn data_bytes(&self) -> u64 {
-        self.data.pushed
+    /// Starts the threads and writes the metadata. The layer goes to `out`, an empty file.
+    pub fn new(options: &Options, front: &Front<'_>, out: File) -> Result<Self> {
+        let mut pool = Pool::new(options.level, options.threads)?;
+        let first_data_block = blocks_of(front.metadata)?;
+        let (frames, table) = compress_metadata(&mut pool, front.metadata)?;
+        let sections = all_sections(table, front)?;
+        let content_len = content_len(&sections)?;
+        let mut end = format::FRAME_HEADER as u64 + u64::from(content_len);
+        for frame in &frames {
+            out.write_all_at(frame, end).map_err(LayerError::io(WRITING))?;
+            end += frame.len() as u64;
+        }
+        let header = Header {
+            minor: format::MINOR,
+            flags: front.flags,
+            head_len: end,
+            file_len: end,
+            image_blocks: first_data_block,
+            first_data_block,
+            generation: format::WRITER_GENERATION,
+            section_count: sections.len() as u32,
+        };
+        let writeback = Writeback::start(&out).map_err(LayerError::io(WRITING))?;
+        let chunks = (front.chunks, 0);
+        Ok(Self { pool, out, writeback, sections, header, chunks, table: Vec::new(), pushed: 0, stored: 0 })
     }
 
     /// Adds the next chunk: 4096 bytes to 8 MiB, a multiple of 4096.
@@ -107,92 +126,56 @@ impl Writer {
         if length == 0 || !length.is_multiple_of(BLOCK) || length > u64::from(format::MAX_FRAME) {
             return Err(malformed!("a chunk of {length} bytes"));
         }
-        if self.data.table.len() >= format::MAX_CONTENT as usize {
-            return Err(malformed!("more chunks than an index can hold"));
+        let (announced, pushed) = self.chunks;
+        if pushed == announced {
+            return Err(malformed!("more than the {announced} chunks that were announced"));
         }
         let done = self.pool.push(chunk)?;
-        self.data.pushed += length;
-        done.map_or(Ok(()), |stored| self.data.add(&stored))
+        self.chunks.1 += 1;
+        self.pushed += length;
+        done.map_or(Ok(()), |stored| self.add(&stored))
     }
 
-    /// Waits until all chunks are compressed.
-    pub fn seal(mut self) -> Result<Sealed> {
+    /// Waits for the last chunks and writes the index. Leaves syncing and naming the file to the caller, with little to do.
+    pub fn finish(mut self) -> Result<Summary> {
         while let Some(stored) = self.pool.take()? {
-            self.data.add(&stored)?;
+            self.add(&stored)?;
         }
-        Ok(Sealed { pool: self.pool, data: self.data })
-    }
-
-    /// [`Writer::seal`] and [`Sealed::finish`].
-    pub fn finish<W: Write>(self, metadata: &[u8], flags: Flags, sections: &[Section], out: &mut W) -> Result<Summary> {
-        self.seal()?.finish(metadata, flags, sections, out)
-    }
-}
-
-impl Data {
-    fn add(&mut self, stored: &Stored) -> Result<()> {
-        self.spool.write_all(&stored.bytes).map_err(LayerError::io("writing the spool file"))?;
-        self.stored += u64::from(stored.entry.stored_len);
-        self.table.extend_from_slice(&stored.entry.encode());
-        self.chunks += 1;
-        Ok(())
-    }
-
-    fn summary(&self, id: LayerId, header: &Header) -> Summary {
-        Summary {
-            id,
-            head_len: header.head_len,
-            file_len: header.file_len,
-            image_blocks: header.image_blocks,
-            first_data_block: header.first_data_block,
-            chunks: self.chunks,
+        let (announced, pushed) = self.chunks;
+        if pushed != announced {
+            return Err(malformed!("{pushed} chunks, where {announced} were announced"));
+        }
+        self.header.file_len += self.stored;
+        self.header.image_blocks += self.pushed / BLOCK;
+        if let Some(chunks) = self.sections.iter_mut().find(|section| section.kind == format::SECTION_CHUNKS) {
+            chunks.bytes = std::mem::take(&mut self.table);
+        }
+        let frame = index_frame(&self.header, content_len(&self.sections)?, &self.sections);
+        self.out.write_all_at(&frame, 0).map_err(LayerError::io(WRITING))?;
+        self.writeback.finish().map_err(LayerError::io(WRITING))?;
+        Ok(Summary {
+            id: LayerId::of(&frame),
+            head_len: self.header.head_len,
+            file_len: self.header.file_len,
+            image_blocks: self.header.image_blocks,
+            first_data_block: self.header.first_data_block,
+            chunks: pushed,
             data_bytes: self.pushed,
             stored_bytes: self.stored,
-        }
+        })
+    }
+
+    fn add(&mut self, stored: &Stored) -> Result<()> {
+        let at = self.header.head_len + self.stored;
+        self.out.write_all_at(&stored.bytes, at).map_err(LayerError::io(WRITING))?;
+        self.stored += u64::from(stored.entry.stored_len);
+        self.table.extend_from_slice(&stored.entry.encode());
+        self.writeback.wrote(u64::from(stored.entry.stored_len));
+        Ok(())
     }
 }
 
-impl Sealed {
-    /// Bytes of data, decompressed.
-    pub fn data_bytes(&self) -> u64 {
-        self.data.pushed
-    }
-
-    /// A digest of all the data (BLAKE3 of the chunk table): what a name derived from the content can be made of.
-    pub fn digest(&self) -> [u8; 32] {
-        *blake3::hash(&self.data.table).as_bytes()
-    }
-
-    /// Writes the layer to `out`: index, `metadata` (a positive multiple of 4096 bytes: its blocks are U), data.
-    /// `sections` stand in the index in the order given. Flushes, but leaves syncing and naming the file to the caller.
-    pub fn finish<W: Write>(
-        mut self,
-        metadata: &[u8],
-        flags: Flags,
-        sections: &[Section],
-        out: &mut W,
-    ) -> Result<Summary> {
-        let first_data_block = blocks_of(metadata)?;
-        let (frames, table) = compress_metadata(&mut self.pool, metadata)?;
-        let sections = all_sections(table, std::mem::take(&mut self.data.table), sections)?;
-        let content_len = content_len(&sections)?;
-        let metadata_stored: u64 = frames.iter().map(|frame| frame.len() as u64).sum();
-        let head_len = format::FRAME_HEADER as u64 + u64::from(content_len) + metadata_stored;
-        let header = Header {
-            minor: format::MINOR,
-            flags,
-            head_len,
-            file_len: head_len + self.data.stored,
-            image_blocks: first_data_block + self.data.pushed / BLOCK,
-            first_data_block,
-            generation: format::WRITER_GENERATION,
-            section_count: sections.len() as u32,
-        };
-        let frame = index_frame(&header, content_len, &sections);
-        write_out(&frame, &frames, &mut self.data, out).map_err(LayerError::io("writing the layer"))?;
-        Ok(self.data.summary(LayerId::of(&frame), &header))
-    }
-}
+const WRITING: &str = "writing the layer";
 
 fn blocks_of(metadata: &[u8]) -> Result<u64> {
     let length = metadata.len() as u64;
@@ -218,13 +201,17 @@ fn compress_metadata(pool: &mut Pool, metadata: &[u8]) -> Result<(Vec<Vec<u8>>, 
     Ok((frames, table))
 }
 
-/// The tables as sections, then the caller's.
-fn all_sections(metadata: Vec<u8>, chunks: Vec<u8>, others: &[Section]) -> Result<Vec<Section>> {
+/// The tables as sections, that of the chunks still empty of meaning, then the caller's.
+fn all_sections(metadata: Vec<u8>, front: &Front<'_>) -> Result<Vec<Section>> {
+    let table = u64::from(front.chunks) * format::ENTRY as u64;
+    if table > u64::from(format::MAX_CONTENT) {
+        return Err(malformed!("more chunks than an index can hold"));
+    }
     let mut sections = vec![
         Section { kind: format::SECTION_METADATA, must_understand: true, bytes: metadata },
-        Section { kind: format::SECTION_CHUNKS, must_understand: true, bytes: chunks },
+        Section { kind: format::SECTION_CHUNKS, must_understand: true, bytes: vec![0; table as usize] },
     ];
-    for section in others {
+    for section in front.sections {
         if sections.iter().any(|earlier| earlier.kind == section.kind) {
             return Err(malformed!("section {} stands twice", section.kind));
         }
@@ -262,15 +249,4 @@ fn index_frame(header: &Header, content_len: u32, sections: &[Section]) -> Vec<u
         frame.extend_from_slice(&section.bytes);
     }
     frame
-}
-
-fn write_out<W: Write>(frame: &[u8], metadata: &[Vec<u8>], data: &mut Data, out: &mut W) -> io::Result<()> {
-    out.write_all(frame)?;
-    metadata.iter().try_for_each(|frame| out.write_all(frame))?;
-    data.spool.rewind()?;
-    let copied = io::copy(&mut data.spool, out)?;
-    if copied != data.stored {
-        return Err(io::Error::other(format!("the spool file has {copied} bytes, not {}", data.stored)));
-    }
-    out.flush()
 }

@@ -26,6 +26,8 @@
 mod assume;
 mod chain;
 mod collapsed;
+#[cfg(test)]
+mod collapsed_tests;
 mod diff;
 mod digest;
 pub mod envelope;

@@ -20,6 +20,7 @@ pub async fn run(store: &dyn Store) {
     one_of_many_creators_wins(store, &base).await;
     put_replaces(store, &base).await;
     upload_is_exclusive(store, &base).await;
+    adoption_is_exclusive(store, &base).await;
     listing_is_recursive_and_in_byte_order(store, &base).await;
     bad_keys_are_refused(store, &base).await;
     remove_all(store, &base).await;
@@ -103,6 +104,19 @@ async fn upload_is_exclusive(store: &dyn Store, base: &str) {
     let gone = local.path().with_extension("not-there");
     let answer = store.upload(&format!("{base}never"), &gone).await;
     assert!(matches!(answer, Err(StoreError::Io { .. })), "a missing local file is no missing object: {answer:?}");
+}
+
+async fn adoption_is_exclusive(store: &dyn Store, base: &str) {
+    let mut local = tempfile::NamedTempFile::new().expect("a temporary file");
+    local.write_all(&[43; 300_000]).expect("writing it");
+    let key = format!("{base}adopt/ed");
+    done(store.adopt(&key, local.path()).await);
+    already_exists(store.adopt(&key, local.path()).await);
+    let gone = local.path().with_extension("not-there");
+    let answer = store.adopt(&format!("{base}never"), &gone).await;
+    assert!(matches!(answer, Err(StoreError::Io { .. })), "a missing local file is no missing object: {answer:?}");
+    drop(local);
+    assert_eq!(done(store.get(&key).await), vec![43; 300_000], "the object does not need the local file's name");
 }
 
 async fn listing_is_recursive_and_in_byte_order(store: &dyn Store, base: &str) {

@@ -57,6 +57,10 @@ impl Store for Delay {
         self.wait().await.upload(key, file).await
     }
 
+    async fn adopt(&self, key: &str, file: &Path) -> Result<()> {
+        self.wait().await.adopt(key, file).await
+    }
+
     async fn list(&self, prefix: &str) -> Result<Vec<String>> {
         self.wait().await.list(prefix).await
     }

@@ -21,6 +21,7 @@ pub enum Op {
     Stat,
     Create,
     Put,
+    /// Also of a file that the store may take as it is.
     Upload,
     List,
     Delete,
@@ -173,6 +174,11 @@ impl Store for Fault {
     async fn upload(&self, key: &str, file: &Path) -> Result<()> {
         let action = self.before(Op::Upload, key, None).await?;
         self.after(&action, key, self.inner.upload(key, file).await)
+    }
+
+    async fn adopt(&self, key: &str, file: &Path) -> Result<()> {
+        let action = self.before(Op::Upload, key, None).await?;
+        self.after(&action, key, self.inner.adopt(key, file).await)
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<String>> {

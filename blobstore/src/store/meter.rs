@@ -95,6 +95,11 @@ impl Store for Metered {
         self.counts.wrote(length, self.inner.upload(key, file).await)
     }
 
+    async fn adopt(&self, key: &str, file: &Path) -> Result<()> {
+        let length = tokio::fs::metadata(file).await.map_or(0, |found| found.len());
+        self.counts.wrote(length, self.inner.adopt(key, file).await)
+    }
+
     async fn list(&self, prefix: &str) -> Result<Vec<String>> {
         self.counts.answered(self.inner.list(prefix).await)
     }

@@ -119,6 +119,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Creates an object from a local file, durably; as [`Store::create`] otherwise.
     async fn upload(&self, key: &str, file: &Path) -> Result<()>;
 
+    /// As [`Store::upload`], of a file that nobody will write to again: a store on the same file system may take the file
+    /// itself, under a second name. Its first name stays.
+    async fn adopt(&self, key: &str, file: &Path) -> Result<()> {
+        self.upload(key, file).await
+    }
+
     /// Keys that start with `prefix` (which ends in `/` or is empty), recursively, in byte order. Objects that are
     /// being written are not among them.
     async fn list(&self, prefix: &str) -> Result<Vec<String>>;

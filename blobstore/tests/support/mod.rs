@@ -2,7 +2,9 @@
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
-use blobstore::layer::{Flags, Options, Section, Summary, Writer};
+use blobstore::layer::{Flags, Front, LayerError, Options, Section, Summary, Writer};
+use std::fs::File;
+use std::io::{Read, Seek};
 
 /// What a layer is made of.
 #[derive(Debug, Clone)]
@@ -22,12 +24,21 @@ impl Input {
 
     /// The layer file.
     pub fn write(&self, threads: usize) -> (Summary, Vec<u8>) {
-        let dir = tempfile::tempdir().unwrap();
-        let mut writer = Writer::new(&Options { level: 3, threads, spool_dir: dir.path().to_owned() }).unwrap();
-        self.chunks.iter().for_each(|chunk| writer.push(chunk.clone()).unwrap());
+        let mut file = tempfile::tempfile().unwrap();
+        let summary = self.write_to(threads, file.try_clone().unwrap()).unwrap();
         let mut out = Vec::new();
-        let summary = writer.finish(&self.metadata, self.flags, &self.sections, &mut out).unwrap();
+        file.rewind().unwrap();
+        file.read_to_end(&mut out).unwrap();
         (summary, out)
+    }
+
+    /// Writes the layer to a file.
+    pub fn write_to(&self, threads: usize, out: File) -> Result<Summary, LayerError> {
+        let (metadata, chunks) = (&self.metadata[..], self.chunks.len() as u32);
+        let front = Front { metadata, flags: self.flags, sections: &self.sections, chunks };
+        let mut writer = Writer::new(&Options { level: 3, threads }, &front, out)?;
+        self.chunks.iter().try_for_each(|chunk| writer.push(chunk.clone()))?;
+        writer.finish()
     }
 
     /// What the layer is decompressed: metadata, then data.

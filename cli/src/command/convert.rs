@@ -4,7 +4,8 @@ use super::Context;
 use crate::args::Convert;
 use crate::failure::Failure;
 use crate::output;
-use blobstore::refs::{TagKind, TagName};
+use crate::registries;
+use blobstore::refs::{ImageName, TagKind, TagName};
 use control::causes;
 use converter::{CollapsedLayer, Event, LayerReport, Options, Report, Source};
 use indicatif::ProgressBar;
@@ -19,11 +20,15 @@ pub(super) fn run(context: &Context, runtime: &Runtime, arguments: &Convert) -> 
     if arguments.collapse.is_some() && is_single {
         return Err(Failure::usage("--collapse is for images: a tar or a directory is one layer already"));
     }
+    if arguments.push.is_some() && is_single {
+        let text = "--push pushes images: a tar or a directory has no original that others could run";
+        return Err(Failure::usage(text));
+    }
     if arguments.name.is_some() && is_single {
         let text = "--name names images; name the layer of a tar or a directory with --tag KIND/NAME:VERSION";
         return Err(Failure::usage(text));
     }
-    let mut options = options(arguments)?;
+    let mut options = options(context, arguments)?;
     let (bar, lines) = (output::bar(0, ""), !context.json);
     let shown = bar.clone();
     options.progress = Some(Arc::new(move |event: &Event<'_>| show(&shown, lines, event)));
@@ -40,11 +45,7 @@ pub(super) fn run(context: &Context, runtime: &Runtime, arguments: &Convert) -> 
 
 /// Understood by scripts that are written for what is to come: they get a clear word.
 fn not_yet(arguments: &Convert) -> Result<(), Failure> {
-    let given = [
-        ("--profile", arguments.profile.is_some()),
-        ("--push", arguments.push.is_some()),
-        ("--output", arguments.output.is_some()),
-    ];
+    let given = [("--profile", arguments.profile.is_some()), ("--output", arguments.output.is_some())];
     match given.iter().find(|(_, is)| *is) {
         Some((option, _)) => Err(Failure::failed(format!("{option} is not built yet; the README says what is"))),
         None => Ok(()),
@@ -63,10 +64,15 @@ pub(super) fn failure(error: converter::Error) -> Failure {
     }
 }
 
-fn options(arguments: &Convert) -> Result<Options, Failure> {
+fn options(context: &Context, arguments: &Convert) -> Result<Options, Failure> {
     let usage = |e: &dyn std::fmt::Display| Failure::usage(e.to_string());
-    let mut options =
-        Options { level: arguments.level, again: arguments.again, work: work_directory(), ..Options::default() };
+    let mut options = Options {
+        level: arguments.level,
+        again: arguments.again,
+        work: work_directory(),
+        registries: registries::settings(&context.config),
+        ..Options::default()
+    };
     if let Some(chunk_size) = arguments.chunk_size {
         if chunk_size == 0 || !chunk_size.is_multiple_of(4096) || chunk_size > 4 << 20 {
             return Err(Failure::usage(format!(
@@ -82,6 +88,15 @@ fn options(arguments: &Convert) -> Result<Options, Failure> {
     }
     if let Some(name) = &arguments.name {
         options.name = Some(name.trim_start_matches("image:").parse().map_err(|e| usage(&e))?);
+    }
+    if let Some(push) = &arguments.push {
+        let name: ImageName = push.trim_start_matches("docker://").parse().map_err(|e| usage(&e))?;
+        if name.digest().is_some() {
+            return Err(Failure::usage(format!(
+                "--push {push}: a tag is pushed to, its digest comes from what is pushed"
+            )));
+        }
+        options.push = Some(name);
     }
     if let Some(platform) = &arguments.platform {
         options.platforms = platform.parse().map_err(|e| usage(&e))?;
@@ -172,4 +187,18 @@ fn total(report: &Report, source: &Source) {
         output::bytes(from),
         output::bytes(to)
     ));
+    if let Some(pushed) = &report.pushed {
+        output::line(format!(
+            "pushed {}@{}: {} sent in {}, {} mounted, {} there already",
+            pushed.name,
+            pushed.digest,
+            output::bytes(pushed.bytes_sent),
+            output::count(pushed.sent, "blob"),
+            pushed.mounted,
+            pushed.present
+        ));
+        for image in &pushed.images {
+            output::line(format!("with converted layers for {}: {}", image.platform, image.manifest));
+        }
+    }
 }

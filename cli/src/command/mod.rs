@@ -71,7 +71,7 @@ impl Context {
 pub fn lamina() -> ExitCode {
     let Lamina { global, command } = Lamina::parse();
     output::start_logs(match (global.verbose, global.quiet) {
-        (true, _) => "debug,h2=info,hyper=info,tower=info,tonic=info",
+        (true, _) => "debug,h2=info,hyper=info,hyper_util=info,reqwest=info,rustls=info,tower=info,tonic=info",
         (_, true) => "error",
         _ => "warn",
     });

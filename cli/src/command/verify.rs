@@ -5,6 +5,7 @@ use super::convert::work_directory;
 use crate::args::Verify;
 use crate::failure::Failure;
 use crate::output;
+use crate::registries;
 use blobstore::layer::{Verified, verify_file, verify_object};
 use blobstore::refs::{Name, TagKind, TagName, layer_key};
 use converter::{Options, Source};
@@ -39,7 +40,8 @@ async fn compare(context: &Context, arguments: &Verify) -> Result<(), Failure> {
     if matches!(source, Source::Directory(_)) && arguments.tag.is_none() {
         return Err(Failure::usage("--tag is needed: under which tag was the directory converted?"));
     }
-    let mut options = Options { work: work_directory(), ..Options::default() };
+    let registries = registries::settings(&context.config);
+    let mut options = Options { work: work_directory(), registries, ..Options::default() };
     if let Some(tag) = &arguments.tag {
         let tag: TagName = tag.trim_start_matches("tag:").parse().map_err(|e| usage(&e))?;
         options.whiteouts = tag.kind != TagKind::Base;

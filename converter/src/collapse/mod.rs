@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::publish::{Ready, store};
 use crate::report::{CollapsedLayer, CollapsedReport};
 use crate::tree;
-use blobstore::refs::{Assume, Assumed, Chain, Digest, Refs, Stack, StackEntry, layer_key};
+use blobstore::refs::{Assume, Assumed, Chain, Digest, Refs, Stack, StackEntry, Stacks, layer_key};
 use blobstore::store::Store;
 use proof::Proof;
 use std::collections::HashSet;
@@ -59,17 +59,20 @@ impl Collapser<'_> {
     /// Makes the collapsed stacks of an image whose layers are ready.
     pub(crate) async fn image(&self, chain_ids: &[Digest], layers: &[Ready]) -> Result<Collapsed> {
         let (kept, base) = self.base(chain_ids, layers).await?;
-        let Chain { stack: mut plain, collapsed, .. } = base;
+        let Stacks { mut plain, collapsed } = base;
         let mut stack = collapsed.unwrap_or_default();
         let mut done = Collapsed::default();
-        let mut trees = Trees::default();
-        if kept < layers.len() {
-            trees.plain = self.load(&plain).await?;
-            trees.collapsed = self.load(&stack).await?;
-            trees.proof = Proof::from(plain.len(), stack.len());
-        }
         let entries: Vec<&StackEntry> = layers.iter().map(|layer| &layer.entry).collect();
-        for group in plan::groups(&entries, kept, self.size) {
+        let groups = plan::groups(&entries, kept, self.size);
+        let mut trees = Trees::default();
+        if let Some(group) = groups.first() {
+            // Under an opaque root nothing is hidden one by one: that is not there.
+            if entries[group.start].root_opaque {
+                (plain, stack) = (Stack::EMPTY, Stack::EMPTY);
+            }
+            trees = self.load(&plain, &stack).await?;
+        }
+        for group in groups {
             let started = Instant::now();
             let made;
             (trees, made) = self.group(trees, &layers[group.clone()]).await?;
@@ -91,8 +94,8 @@ impl Collapser<'_> {
         Ok(done)
     }
 
-    /// How many of the lowest layers have a collapsed stack already, and their chain.
-    async fn base(&self, chain_ids: &[Digest], layers: &[Ready]) -> Result<(usize, Chain)> {
+    /// How many of the lowest layers have a collapsed stack already, and what stands for them.
+    async fn base(&self, chain_ids: &[Digest], layers: &[Ready]) -> Result<(usize, Stacks)> {
         let known = layers.iter().take_while(|layer| layer.fresh.is_none()).count();
         let known = if self.again { 0 } else { known };
         for count in (1..=known).rev() {
@@ -101,18 +104,21 @@ impl Collapser<'_> {
                 other => other.ok().flatten(),
             };
             if let Some(chain) = chain.filter(|chain| chain.collapsed.is_some()) {
-                return Ok((count, chain));
+                return Ok((count, Stacks { plain: chain.stack, collapsed: chain.collapsed }));
             }
         }
-        Ok((0, Chain { chain_id: Digest::of(b""), stack: Stack::EMPTY, collapsed: None }))
+        Ok((0, Stacks::default()))
     }
 
-    async fn load(&self, stack: &Stack) -> Result<Below> {
-        let mut below = Below::default();
-        for entry in stack {
-            below.load(self.refs.store(), entry).await?;
+    /// Two stacks that were proven to show the same when their references were written.
+    async fn load(&self, plain: &Stack, collapsed: &Stack) -> Result<Trees> {
+        let mut trees = Trees { proof: Proof::above(plain.len(), collapsed.len()), ..Trees::default() };
+        for (below, stack) in [(&mut trees.plain, plain), (&mut trees.collapsed, collapsed)] {
+            for entry in stack {
+                below.load(self.refs.store(), entry).await?;
+            }
         }
-        Ok(below)
+        Ok(trees)
     }
 
     /// Where a layer is: one that this conversion made or adopted is not in the store yet.
@@ -126,21 +132,21 @@ impl Collapser<'_> {
     /// Lays a group of layers over the plain tree, and what stands for it over the collapsed one; the layer that was made.
     async fn group(&self, mut trees: Trees, layers: &[Ready]) -> Result<(Trees, Option<Made>)> {
         let first = trees.plain.merged.layers();
-        let mut alone = None;
+        let mut stands = None;
         for layer in layers {
             let (body, tree) = below::open(self.place(&layer.entry).await, &layer.entry).await?;
             trees.plain.push(body.clone(), &tree, layer.entry.root_opaque);
-            alone = Some((body, tree, layer.entry.root_opaque));
+            stands = Some((body, tree, layer.entry.root_opaque));
         }
         let mut made = None;
         if layers.len() > 1 {
             let root_opaque = layers.iter().any(|layer| layer.entry.root_opaque);
             let new = self.make(&mut trees, first, root_opaque).await?;
             let (body, tree) = below::open(self.staged, &new.entry).await?;
-            alone = Some((body, tree, root_opaque));
+            stands = Some((body, tree, root_opaque));
             made = Some(new);
         }
-        if let Some((body, tree, root_opaque)) = alone {
+        if let Some((body, tree, root_opaque)) = stands {
             trees.collapsed.push(body, &tree, root_opaque);
         }
         trees = blocking(move |runtime| {

@@ -18,7 +18,7 @@ pub(super) struct Proof {
 
 impl Proof {
     /// For two stacks of which the lowest layers, so many of each, are known to show the same.
-    pub(super) fn from(ours: usize, theirs: usize) -> Self {
+    pub(super) fn above(ours: usize, theirs: usize) -> Self {
         Self { files: HashSet::new(), given: (ours, theirs) }
     }
 

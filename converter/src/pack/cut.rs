@@ -6,55 +6,50 @@
 //! once it has T/2, before one file in four, chosen by a hash of its path and contents, so that two layers that differ
 //! in some small files come back to the same cuts soon. Long runs of zeros are chunks of their own, large ones.
 
-use super::body::Body;
-use super::spool::Spool;
-use crate::error::Result;
+use super::hash::RUN_MIN;
+use super::item::Body;
 
 /// The most that a chunk may hold.
 const CHUNK_MAX: u64 = 8 << 20;
 
-/// Takes the bodies in path order and gives chunks.
-pub(super) struct Cutter<'a> {
-    spool: &'a Spool,
+/// Takes the bodies in path order and gives the chunks' lengths.
+#[derive(Debug)]
+pub(super) struct Cutter {
     target: u64,
-    pack: Vec<u8>,
-    emit: &'a mut dyn FnMut(Vec<u8>) -> Result<()>,
+    /// Length of the pack that is open.
+    pack: u64,
+    cuts: Vec<u32>,
 }
 
-impl<'a> Cutter<'a> {
-    pub(super) fn new(spool: &'a Spool, target: u32, emit: &'a mut dyn FnMut(Vec<u8>) -> Result<()>) -> Self {
-        Self { spool, target: u64::from(target), pack: Vec::new(), emit }
+impl Cutter {
+    pub(super) fn new(target: u32) -> Self {
+        Self { target: u64::from(target), pack: 0, cuts: Vec::new() }
     }
 
-    /// Adds a body; `key` is a hash of its path and contents.
-    pub(super) fn add(&mut self, body: &Body, key: [u8; 32]) -> Result<()> {
-        if body.length >= self.target {
-            self.flush()?;
-            return self.large(body);
+    /// Adds a body; `zeros` are its runs of zero blocks, `key` is a hash of its path and contents.
+    pub(super) fn add(&mut self, body: &Body, zeros: &[(u64, u64)], key: [u8; 32]) {
+        let length = body.length();
+        if length >= self.target {
+            self.flush();
+            return self.large(length, zeros);
         }
-        let have = self.pack.len() as u64;
-        if have + body.length > self.target || (have >= self.target / 2 && key[0] & 3 == 0) {
-            self.flush()?;
+        if self.pack + length > self.target || (self.pack >= self.target / 2 && key[0] & 3 == 0) {
+            self.flush();
         }
-        let start = self.pack.len();
-        self.pack.resize(start + body.length as usize, 0);
-        body.read(self.spool, 0, &mut self.pack[start..])
+        self.pack += length;
     }
 
-    fn large(&mut self, body: &Body) -> Result<()> {
+    fn large(&mut self, length: u64, zeros: &[(u64, u64)]) {
         let mut offset = 0;
-        while offset < body.length {
-            let zeros = body.zeros_from(offset);
-            let length = match zeros >= self.target {
+        while offset < length {
+            let zeros = zeros_at(zeros, offset);
+            let chunk = match zeros >= self.target.max(RUN_MIN) {
                 true => zeros.min(CHUNK_MAX),
-                false => self.next_cut(body.length - offset),
+                false => self.next_cut(length - offset),
             };
-            let mut chunk = vec![0; length as usize];
-            body.read(self.spool, offset, &mut chunk)?;
-            (self.emit)(chunk)?;
-            offset += length;
+            self.push(chunk);
+            offset += chunk;
         }
-        Ok(())
     }
 
     fn next_cut(&self, left: u64) -> u64 {
@@ -62,10 +57,27 @@ impl<'a> Cutter<'a> {
     }
 
     /// Ends the pack that is open.
-    pub(super) fn flush(&mut self) -> Result<()> {
+    fn flush(&mut self) {
         match std::mem::take(&mut self.pack) {
-            pack if pack.is_empty() => Ok(()),
-            pack => (self.emit)(pack),
+            0 => {}
+            pack => self.push(pack),
         }
     }
+
+    fn push(&mut self, length: u64) {
+        // Fits: no chunk is larger than CHUNK_MAX, or than the target and a quarter of it.
+        self.cuts.push(length as u32);
+    }
+
+    /// The length of each chunk, in order.
+    pub(super) fn finish(mut self) -> Vec<u32> {
+        self.flush();
+        self.cuts
+    }
+}
+
+/// Zeros from this byte on, as far as their run goes.
+fn zeros_at(runs: &[(u64, u64)], offset: u64) -> u64 {
+    let next = runs.partition_point(|(start, length)| start + length <= offset);
+    runs.get(next).filter(|(start, _)| *start <= offset).map_or(0, |(start, length)| start + length - offset)
 }

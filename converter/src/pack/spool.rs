@@ -1,10 +1,16 @@
 //! File contents on their way from a tar, which is in no useful order, to the data space, which is in path order.
 //!
-//! Each file's stored bytes go to a nameless temporary file and are hashed on the way; equal contents are kept once.
+//! Each file's stored bytes are hashed when they pass first; equal contents are kept once. Most inputs can be read once
+//! only: their bytes go to a nameless temporary file. A tar that lies uncompressed in a file is read there again
+//! instead. It may have changed by then, so what comes from it is to be hashed again.
+//!
 //! Memory: a buffer, and some hundred bytes a file.
 
+use super::hash::BodyHasher;
+use super::item::{Body, Item};
 use crate::error::{Error, Result};
-use crate::tar::{Extent, Shape};
+use crate::limits::ZEROS;
+use crate::tar::Shape;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -17,19 +23,13 @@ const BUFFER: usize = 256 << 10;
 pub struct Spool {
     file: File,
     end: u64,
+    /// Bytes of holes that are stored.
+    zeros: u64,
+    /// Where the input can be read again, and the byte at which it starts there.
+    source: Option<(File, u64)>,
     items: Vec<Item>,
     by_hash: HashMap<[u8; 32], usize>,
-}
-
-/// One file's contents.
-#[derive(Debug, Clone)]
-pub struct Item {
-    /// How they lie in the file.
-    pub shape: Shape,
-    /// BLAKE3 of the shape and the stored bytes.
-    pub hash: [u8; 32],
-    /// Where the stored bytes start in the spool.
-    at: u64,
+    buffer: Vec<u8>,
 }
 
 impl Spool {
@@ -37,38 +37,92 @@ impl Spool {
     pub fn new(directory: &Path) -> Result<Self> {
         let file = tempfile::tempfile_in(directory)
             .map_err(|e| Error::failed(format!("making a spool file in {}", directory.display()), e))?;
-        Ok(Self { file, end: 0, items: Vec::new(), by_hash: HashMap::new() })
+        let (items, by_hash, buffer) = (Vec::new(), HashMap::new(), vec![0; BUFFER]);
+        Ok(Self { file, end: 0, zeros: 0, source: None, items, by_hash, buffer })
+    }
+
+    /// From now on [`Spool::add_in_place`] does not copy: the input starts at this byte of the file.
+    pub fn read_again(&mut self, source: File, start: u64) {
+        self.source = Some((source, start));
     }
 
     /// Takes a file's stored bytes from `read`, which gives 0 at their end; returns the file's number.
-    pub fn add(&mut self, shape: &Shape, mut read: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<usize> {
-        let want = shape.map.as_ref().map_or(shape.size, |map| map.iter().map(|extent| extent.length).sum());
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&describe(shape));
-        let mut buffer = vec![0; BUFFER.min(usize::try_from(want).unwrap_or(BUFFER)).max(1)];
-        let mut got = 0;
-        loop {
-            let count = read(&mut buffer)?;
-            if count == 0 {
-                break;
+    pub fn add(&mut self, shape: &Shape, read: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<usize> {
+        let body = Body::new(shape, self.end);
+        self.take(shape, body, false, read)
+    }
+
+    /// As [`Spool::add`], of bytes that stand in the input from `position` on.
+    pub fn add_in_place(
+        &mut self,
+        shape: &Shape,
+        position: u64,
+        read: impl FnMut(&mut [u8]) -> Result<usize>,
+    ) -> Result<usize> {
+        match self.source {
+            Some((_, start)) => self.take(shape, Body::new(shape, start + position), true, read),
+            None => self.add(shape, read),
+        }
+    }
+
+    fn take(
+        &mut self,
+        shape: &Shape,
+        body: Body,
+        in_source: bool,
+        mut read: impl FnMut(&mut [u8]) -> Result<usize>,
+    ) -> Result<usize> {
+        let want: u64 = body.segments().iter().map(|segment| segment.length).sum();
+        self.count_zeros(shape, body.length() - want)?;
+        let mut hasher = BodyHasher::default();
+        for segment in body.segments() {
+            hasher.zeros(segment.to - hasher.at());
+            let mut left = segment.length;
+            while left > 0 {
+                let most = usize::try_from(left).unwrap_or(BUFFER).min(BUFFER);
+                let count = read(&mut self.buffer[..most])?;
+                if count == 0 {
+                    let got = segment.to + segment.length - left;
+                    return Err(Error::refused(format!("its contents end at byte {got} of {want}")));
+                }
+                let bytes = &self.buffer[..count];
+                if !in_source {
+                    let at = segment.at + segment.length - left;
+                    self.file.write_all_at(bytes, at).map_err(|e| Error::failed("writing the spool file", e))?;
+                }
+                hasher.bytes(bytes);
+                left -= count as u64;
             }
-            hasher.update(&buffer[..count]);
-            self.file
-                .write_all_at(&buffer[..count], self.end + got)
-                .map_err(|e| Error::failed("writing the spool file", e))?;
-            got += count as u64;
         }
-        if got != want {
-            return Err(Error::refused(format!("its contents are {got} bytes, {want} were announced")));
+        if read(&mut self.buffer[..1])? != 0 {
+            return Err(Error::refused(format!("its contents are more than the {want} bytes that were announced")));
         }
-        Ok(self.keep(Item { shape: shape.clone(), hash: *hasher.finalize().as_bytes(), at: self.end }, got))
+        hasher.zeros(body.length() - hasher.at());
+        let (hash, zeros) = body.finish(hasher);
+        let item = Item { size: shape.size, hash, body, zeros, in_source };
+        Ok(self.keep(item, if in_source { 0 } else { want }))
+    }
+
+    /// Refuses more holes that have to be stored than a layer may have; the end of a file's last block is none.
+    fn count_zeros(&mut self, shape: &Shape, zeros: u64) -> Result<()> {
+        if shape.map.is_some() {
+            self.zeros = self.zeros.saturating_add(zeros);
+        }
+        match self.zeros > ZEROS {
+            true => Err(Error::refused(format!(
+                "a sparse file of {} bytes whose data are too far apart: more than {ZEROS} bytes of holes would have \
+                 to be stored",
+                shape.size
+            ))),
+            false => Ok(()),
+        }
     }
 
     /// Keeps an item whose bytes stand at the end of the spool, unless its contents are there already.
-    fn keep(&mut self, item: Item, stored: u64) -> usize {
+    fn keep(&mut self, item: Item, spooled: u64) -> usize {
         *self.by_hash.entry(item.hash).or_insert_with(|| {
             self.items.push(item);
-            self.end += stored;
+            self.end += spooled;
             self.items.len() - 1
         })
     }
@@ -83,56 +137,62 @@ impl Spool {
         self.end
     }
 
-    /// Fills `buffer` with spooled bytes.
-    pub(super) fn read(&self, buffer: &mut [u8], at: u64) -> Result<()> {
-        self.file.read_exact_at(buffer, at).map_err(|e| Error::failed("reading the spool file", e))
+    /// Fills `buffer` with bytes of an item, from where its segments say they are.
+    pub(super) fn read(&self, item: &Item, buffer: &mut [u8], at: u64) -> Result<()> {
+        let (file, what) = match &self.source {
+            Some((source, _)) if item.in_source => (source, "reading the source again"),
+            _ => (&self.file, "reading the spool file"),
+        };
+        file.read_exact_at(buffer, at).map_err(|e| Error::failed(what, e))
     }
-}
-
-impl Item {
-    /// The stored pieces of the file, each with its place in the spool.
-    pub(super) fn pieces(&self) -> Vec<(Extent, u64)> {
-        let whole = [Extent { offset: 0, length: self.shape.size }];
-        let mut at = self.at;
-        let pieces = self.shape.map.as_deref().unwrap_or(&whole).iter().map(|&extent| {
-            let piece = (extent, at);
-            at += extent.length;
-            piece
-        });
-        pieces.filter(|(extent, _)| extent.length > 0).collect()
-    }
-}
-
-/// The shape as bytes that no other shape has.
-fn describe(shape: &Shape) -> Vec<u8> {
-    let pieces = shape.map.iter().flatten().flat_map(|extent| [extent.offset, extent.length]);
-    let kind = u64::from(shape.map.is_some());
-    let count = shape.map.as_ref().map_or(0, |map| map.len() as u64);
-    [kind, shape.size, count].into_iter().chain(pieces).flat_map(u64::to_le_bytes).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tar::Extent;
 
-    pub(crate) fn add(spool: &mut Spool, shape: &Shape, mut bytes: &[u8]) -> Result<usize> {
-        spool.add(shape, |buffer| {
-            let count = buffer.len().min(bytes.len());
-            buffer[..count].copy_from_slice(&bytes[..count]);
-            bytes = &bytes[count..];
-            Ok(count)
-        })
+    fn add(spool: &mut Spool, shape: &Shape, mut bytes: &[u8]) -> Result<usize> {
+        spool.add(shape, |buffer| std::io::Read::read(&mut bytes, buffer).map_err(|_| unreachable!()))
+    }
+
+    fn holes(size: u64, map: &[(u64, u64)]) -> Shape {
+        let extent = |&(offset, length): &(u64, u64)| Extent { offset, length };
+        Shape { size, map: Some(map.iter().map(extent).collect()) }
     }
 
     #[test]
     fn equal_contents_are_kept_once_and_shapes_tell_them_apart() {
         let mut spool = Spool::new(&std::env::temp_dir()).unwrap();
         let plain = Shape { size: 3, map: None };
-        let holes = Shape { size: 9, map: Some(vec![Extent { offset: 4, length: 3 }]) };
         let first = add(&mut spool, &plain, b"abc").unwrap();
         assert_eq!(add(&mut spool, &plain, b"abc").unwrap(), first);
-        assert_ne!(add(&mut spool, &holes, b"abc").unwrap(), first);
+        assert_ne!(add(&mut spool, &holes(1 << 20, &[(4, 3)]), b"abc").unwrap(), first);
         assert_eq!(spool.stored(), 6);
         assert!(add(&mut spool, &plain, b"ab").unwrap_err().is_refusal());
+        assert!(add(&mut spool, &plain, b"abcd").unwrap_err().is_refusal());
+    }
+
+    #[test]
+    fn how_a_map_describes_the_holes_does_not_count() {
+        let mut spool = Spool::new(&std::env::temp_dir()).unwrap();
+        let fine = add(&mut spool, &holes(1 << 20, &[(10, 3), (4095, 2)]), b"abcde").unwrap();
+        let mut coarse = vec![0; 8192];
+        coarse[10..13].copy_from_slice(b"abc");
+        coarse[4095..4097].copy_from_slice(b"de");
+        assert_eq!(add(&mut spool, &holes(1 << 20, &[(0, 8192)]), &coarse).unwrap(), fine);
+        let item = spool.item(fine);
+        let erofs::Content::Sparse { chunks, chunk_bits, .. } = item.body.content(5) else { panic!("{item:?}") };
+        assert!(chunks.contains(&None) && chunks[0] == Some(5), "{chunk_bits} {chunks:?}");
+        // One that is stored whole is a plain file.
+        let plain = add(&mut spool, &Shape { size: 9, map: None }, b"\0ab\0\0\0\0\0c").unwrap();
+        assert_eq!(add(&mut spool, &holes(9, &[(1, 2), (8, 1)]), b"abc").unwrap(), plain);
+    }
+
+    #[test]
+    fn zeros_between_data_that_are_far_apart_have_a_bound() {
+        let mut spool = Spool::new(&std::env::temp_dir()).unwrap();
+        let apart: Vec<_> = (0..1000).map(|n| (n << 50, 1)).collect();
+        assert!(add(&mut spool, &holes(1000 << 50, &apart), &[1; 1000]).unwrap_err().is_refusal());
     }
 }

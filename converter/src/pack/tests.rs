@@ -29,16 +29,17 @@ impl Layer {
         self.add(name, &Shape { size: bytes.len() as u64, map: None }, bytes)
     }
 
-    fn pack(&mut self) -> (Packed, Vec<Vec<u8>>) {
+    fn pack(&mut self) -> (Plan, Vec<Vec<u8>>) {
         let mut chunks = Vec::new();
         let mut emit = |chunk| {
             chunks.push(chunk);
             Ok(())
         };
-        let packed = pack(&mut self.tree, &self.files, &self.spool, T as u32, &mut emit).unwrap();
+        let plan = plan(&mut self.tree, &self.files, &self.spool, T as u32);
+        plan.read(&self.spool, &mut emit).unwrap();
         assert!(chunks.iter().all(|c| !c.is_empty() && c.len() % BLOCK == 0 && c.len() <= 8 << 20));
-        assert_eq!(chunks.iter().map(Vec::len).sum::<usize>() as u64, packed.blocks * BLOCK as u64);
-        (packed, chunks)
+        assert_eq!(chunks.iter().map(Vec::len).sum::<usize>() as u64, plan.blocks * BLOCK as u64);
+        (plan, chunks)
     }
 
     /// A file's bytes as a reader of the image would put them together.
@@ -148,11 +149,46 @@ fn sparse_files_store_their_data_and_zeros_cost_few_chunks() {
     let mut layer = Layer::new();
     let tail = Extent { offset: 1_250_000_000_000 - 292, length: 292 };
     layer.add("lastlog", &Shape { size: 1_250_000_000_000, map: Some(vec![tail]) }, &noise("l", 292));
-    let mut chunks = 0;
-    let mut emit = |_| {
-        chunks += 1;
-        Ok(())
+    let plan = plan(&mut layer.tree, &layer.files, &layer.spool, T as u32);
+    assert!(plan.chunks() < 100, "{}", plan.chunks());
+}
+
+#[test]
+fn long_runs_of_zeros_are_chunks_of_their_own_wherever_they_come_from() {
+    let mut bytes = vec![0; 1 << 20];
+    bytes[0] = 1;
+    bytes[(1 << 20) - 1] = 1;
+    let map = vec![Extent { offset: 0, length: 1 }, Extent { offset: (1 << 20) - 1, length: 1 }];
+    let lengths = |map: Option<Vec<Extent>>, bytes: &[u8]| {
+        let mut layer = Layer::new();
+        layer.add("z", &Shape { size: 1 << 20, map }, bytes);
+        layer.pack().1.iter().map(Vec::len).collect::<Vec<_>>()
     };
-    pack(&mut layer.tree, &layer.files, &layer.spool, T as u32, &mut emit).unwrap();
-    assert!(chunks < 100, "{chunks}");
+    assert_eq!(lengths(None, &bytes), [T, (1 << 20) - T - 4096, 4096]);
+    // The same, but for a layout that leaves the zeros out.
+    assert!(lengths(Some(map), &[1, 1]).iter().sum::<usize>() < 256 << 10);
+}
+
+#[test]
+fn a_source_is_read_again_and_must_be_what_it_was() {
+    use std::os::unix::fs::FileExt;
+    let file = tempfile::tempfile().unwrap();
+    let bytes = noise("s", 3 * T);
+    file.write_all_at(&bytes, 1000).unwrap();
+    let mut layer = Layer::new();
+    layer.spool.read_again(file.try_clone().unwrap(), 600);
+    for (name, at, size) in [("a", 400, T), ("b", 400 + T as u64, 2 * T)] {
+        let mut from = &bytes[at as usize - 400..][..size];
+        let mut read = |buffer: &mut [u8]| std::io::Read::read(&mut from, buffer).map_err(|_| unreachable!());
+        let shape = Shape { size: size as u64, map: None };
+        let number = layer.spool.add_in_place(&shape, at, &mut read).unwrap();
+        let node = Node { attributes: Attributes::default(), kind: Kind::File(Content::EMPTY) };
+        layer.files.insert(layer.tree.add(Tree::ROOT, name.as_bytes(), node).unwrap(), number);
+    }
+    assert_eq!(layer.spool.stored(), 0);
+    assert!(layer.pack().1.concat() == bytes);
+    file.write_all_at(b"x", 1000 + 2 * T as u64).unwrap();
+    let plan = plan(&mut layer.tree, &layer.files, &layer.spool, T as u32);
+    let error = plan.read(&layer.spool, &mut |_| Ok(())).unwrap_err();
+    assert!(error.to_string().contains("again") && !error.is_refusal(), "{error}");
 }

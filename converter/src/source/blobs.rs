@@ -1,18 +1,21 @@
-//! The blobs of an OCI image layout: files of a directory, or of a tar file that is read in place.
+//! The blobs of an image: files of a layout's directory, or of a tar file that is read in place; or a registry's.
 
 use super::hashing::Hashing;
+use super::layout::LayerBlob;
 use super::manifest::{DOCUMENT_MAX, Descriptor};
 use super::stream::compression;
 use crate::error::{Error, Result, show};
 use crate::limits::MEMBERS;
+use crate::registry::Repository;
 use crate::tar::{Kind, Reader, TreePath};
 use blobstore::refs::Digest;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use tokio::runtime::Handle;
 
-/// Where an image layout's files are.
+/// Where an image's documents and layers are.
 #[derive(Debug, Clone)]
 pub enum Blobs {
     /// In a directory.
@@ -23,6 +26,14 @@ pub enum Blobs {
         file: PathBuf,
         /// Its files, by their clean path.
         members: HashMap<String, (u64, u64)>,
+    },
+    /// In a registry. Its documents are fetched by the thread that asks for them, which must not be one of the runtime's
+    /// own.
+    Registry {
+        /// Where in it.
+        repository: Repository,
+        /// Whose tasks fetch.
+        runtime: Handle,
     },
 }
 
@@ -61,7 +72,7 @@ impl Blobs {
     /// A document of the layout that no digest names, such as `index.json`.
     pub(super) fn named(&self, name: &str) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        let reader = self.open(name)?;
+        let reader = self.open(name)?.stream;
         reader.take(DOCUMENT_MAX + 1).read_to_end(&mut bytes).map_err(|e| Error::stream(name, e))?;
         match bytes.len() as u64 > DOCUMENT_MAX {
             true => Err(Error::refused(format!("{name} is larger than {DOCUMENT_MAX} bytes"))),
@@ -74,6 +85,7 @@ impl Blobs {
         match self {
             Self::Directory(directory) => directory.join(name).exists(),
             Self::Archive { members, .. } => members.contains_key(name),
+            Self::Registry { .. } => false,
         }
     }
 
@@ -87,23 +99,28 @@ impl Blobs {
 
     /// Digest of a file.
     pub(super) fn digest(&self, name: &str) -> Result<Digest> {
-        let (digest, _) = Hashing::new(self.open(name)?, u64::MAX).finish().map_err(|e| Error::stream(name, e))?;
+        let (digest, _) = Hashing::new(self.open(name)?.stream).finish().map_err(|e| Error::stream(name, e))?;
         Ok(digest)
     }
 
     /// By what a file is compressed.
     pub(super) fn compression(&self, name: &str) -> Result<Option<&'static str>> {
-        let mut file = io::BufReader::new(self.open(name)?);
+        let mut file = io::BufReader::new(self.open(name)?.stream);
         Ok(compression(file.fill_buf().map_err(|e| Error::stream(name, e))?))
     }
 
     /// A document, verified.
-    pub(super) fn document(&self, descriptor: &Descriptor) -> Result<Vec<u8>> {
+    pub(crate) fn document(&self, descriptor: &Descriptor) -> Result<Vec<u8>> {
         let digest = descriptor.digest()?;
         if descriptor.size > DOCUMENT_MAX {
             return Err(Error::refused(format!("{digest}: a document of {} bytes is too large", descriptor.size)));
         }
-        let bytes = self.named(&blob_path(&digest))?;
+        let bytes = match self {
+            Self::Registry { repository, runtime } => {
+                runtime.block_on(repository.document(&digest, &descriptor.media_type))?
+            }
+            _ => self.named(&blob_path(&digest))?,
+        };
         if bytes.len() as u64 != descriptor.size || Digest::of(&bytes) != digest {
             let found = Digest::of(&bytes);
             return Err(Error::refused(format!(
@@ -116,23 +133,51 @@ impl Blobs {
 
     /// The same of a document that may be missing.
     pub(super) fn document_if_there(&self, descriptor: &Descriptor) -> Result<Option<Vec<u8>>> {
-        match self.has(&blob_path(&descriptor.digest()?)) {
-            true => self.document(descriptor).map(Some),
-            false => Ok(None),
+        match self {
+            // A registry that does not give it is as good as one that does not have it; wrong bytes are not.
+            Self::Registry { .. } => match self.document(descriptor) {
+                Err(error) if !error.is_refusal() => Ok(None),
+                found => found.map(Some),
+            },
+            _ if self.has(&blob_path(&descriptor.digest()?)) => self.document(descriptor).map(Some),
+            _ => Ok(None),
         }
     }
 
-    /// A blob, not verified.
-    pub fn blob(&self, digest: &Digest) -> Result<Box<dyn Read + Send>> {
-        self.open(&blob_path(digest))
+    /// A layer's blob, not verified.
+    pub fn blob(&self, layer: &LayerBlob) -> Result<Blob> {
+        match self {
+            Self::Registry { .. } => self.blob_from(&layer.digest, layer.size, 0).map(Blob::from),
+            _ => self.open(&blob_path(&layer.digest)),
+        }
     }
 
-    fn open(&self, name: &str) -> Result<Box<dyn Read + Send>> {
+    /// A blob of `size` bytes from the byte `at` on, not verified.
+    pub(crate) fn blob_from(&self, digest: &Digest, size: u64, at: u64) -> Result<Box<dyn Read + Send>> {
+        match self {
+            Self::Registry { repository, runtime } => Ok(Box::new(repository.blob(digest, size, at, runtime.clone()))),
+            _ => {
+                let mut reader = self.open(&blob_path(digest))?.stream;
+                let passed = io::copy(&mut Read::by_ref(&mut reader).take(at), &mut io::sink());
+                passed.map_err(|e| Error::failed(digest.to_string(), e))?;
+                Ok(reader)
+            }
+        }
+    }
+
+    /// Whether a blob is known not to be there: what a registry has is not known before it is asked.
+    pub(crate) fn lacks(&self, digest: &Digest) -> bool {
+        !matches!(self, Self::Registry { .. }) && !self.has(&blob_path(digest))
+    }
+
+    fn open(&self, name: &str) -> Result<Blob> {
         match self {
             Self::Directory(directory) => {
                 let path = directory.join(name);
                 match open_regular(&path) {
-                    Ok(Some(file)) => Ok(Box::new(file)),
+                    Ok(Some(file)) => {
+                        Blob::part(file, 0, u64::MAX).map_err(|e| Error::failed(path.display().to_string(), e))
+                    }
                     Ok(None) => Err(Error::refused(format!("{} is not a regular file", path.display()))),
                     Err(e) if e.kind() == io::ErrorKind::NotFound && directory.is_dir() => {
                         Err(missing(&path.display().to_string()))
@@ -143,11 +188,39 @@ impl Blobs {
             Self::Archive { file: path, members } => {
                 let Some(&(offset, length)) = members.get(name) else { return Err(missing(name)) };
                 let failed = |e| Error::failed(path.display().to_string(), e);
-                let mut file = File::open(path).map_err(failed)?;
-                file.seek(SeekFrom::Start(offset)).map_err(failed)?;
-                Ok(Box::new(file.take(length)))
+                Blob::part(File::open(path).map_err(failed)?, offset, length).map_err(failed)
             }
+            Self::Registry { .. } => Err(missing(name)),
         }
+    }
+}
+
+/// A blob's bytes, to be read once; and where they are, if they can be read again there.
+pub struct Blob {
+    /// The bytes.
+    pub stream: Box<dyn Read + Send>,
+    /// A regular file, and where the blob starts in it.
+    pub place: Option<(File, u64)>,
+}
+
+impl Blob {
+    /// So many bytes of a file from `at` on, or what it has of them; a pipe or a device can be read once only, and from its
+    /// start.
+    pub fn part(mut file: File, at: u64, length: u64) -> io::Result<Self> {
+        let place = match file.metadata()?.is_file() {
+            true => Some((file.try_clone()?, at)),
+            false => None,
+        };
+        if at > 0 {
+            file.seek(SeekFrom::Start(at))?;
+        }
+        Ok(Self { stream: Box::new(file.take(length)), place })
+    }
+}
+
+impl From<Box<dyn Read + Send>> for Blob {
+    fn from(stream: Box<dyn Read + Send>) -> Self {
+        Self { stream, place: None }
     }
 }
 

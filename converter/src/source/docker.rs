@@ -54,7 +54,7 @@ pub fn open(mut blobs: Blobs, reference: Option<&str>, platforms: &Platforms) ->
     });
     let manifest = serde_json::to_vec(&manifest).map_err(|e| Error::failed("making a manifest", e))?;
     let name = saved.repo_tags.iter().flatten().next().cloned();
-    layout::of_manifest(blobs, manifest, media_type, name, platforms)
+    layout::of_root(blobs, manifest, media_type, name, platforms)
 }
 
 fn choose<'a>(list: &'a [Saved], reference: Option<&str>) -> Result<&'a Saved> {

@@ -10,13 +10,11 @@ pub(super) struct Hashing<R> {
     inner: R,
     hasher: Sha256,
     count: u64,
-    limit: u64,
 }
 
 impl<R: Read> Hashing<R> {
-    /// Reading more than `limit` bytes is an error.
-    pub(super) fn new(inner: R, limit: u64) -> Self {
-        Self { inner, hasher: Sha256::new(), count: 0, limit }
+    pub(super) fn new(inner: R) -> Self {
+        Self { inner, hasher: Sha256::new(), count: 0 }
     }
 
     /// Bytes that were read so far.
@@ -24,20 +22,10 @@ impl<R: Read> Hashing<R> {
         self.count
     }
 
-    /// What is read from.
-    pub(super) fn inner(&self) -> &R {
-        &self.inner
-    }
-
     /// Reads to the end; digest and number of all bytes.
     pub(super) fn finish(mut self) -> io::Result<(Digest, u64)> {
         io::copy(&mut self, &mut io::sink())?;
         Ok((Digest::from_bytes(self.hasher.finalize().into()), self.count))
-    }
-
-    /// What was read so far, and the reader.
-    pub(super) fn into_parts(self) -> (R, Digest, u64) {
-        (self.inner, Digest::from_bytes(self.hasher.finalize().into()), self.count)
     }
 }
 
@@ -45,11 +33,33 @@ impl<R: Read> Read for Hashing<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(buffer)?;
         self.count += count as u64;
-        if self.count > self.limit {
-            let what = format!("the blob is larger than its descriptor's size, {} bytes", self.limit);
-            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
-        }
         self.hasher.update(&buffer[..count]);
+        Ok(count)
+    }
+}
+
+/// A reader that must not have more than so many bytes.
+#[derive(Debug)]
+pub(super) struct Limited<R> {
+    inner: R,
+    limit: u64,
+    left: u64,
+}
+
+impl<R: Read> Limited<R> {
+    /// Reading more than `limit` bytes is an error.
+    pub(super) fn new(inner: R, limit: u64) -> Self {
+        Self { inner, limit, left: limit }
+    }
+}
+
+impl<R: Read> Read for Limited<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.left = self.left.checked_sub(count as u64).ok_or_else(|| {
+            let what = format!("the blob is larger than its descriptor's size, {} bytes", self.limit);
+            io::Error::new(io::ErrorKind::InvalidData, what)
+        })?;
         Ok(count)
     }
 }

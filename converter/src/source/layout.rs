@@ -1,4 +1,4 @@
-//! Choosing the images of an OCI image layout, and checking that their documents agree.
+//! Choosing the images of an OCI image layout or a registry, and checking that their documents agree.
 
 use super::blobs::Blobs;
 use super::manifest::{Config, Descriptor, Document, WirePlatform, parse};
@@ -25,6 +25,8 @@ pub enum Platforms {
 pub struct Images {
     /// Digest of the index or manifest.
     pub root: Digest,
+    /// Its media type.
+    pub media_type: String,
     /// The full image name that the layout gives it, if it does.
     pub name: Option<String>,
     /// Every document on the way: indexes, manifests, configs, byte for byte.
@@ -111,6 +113,7 @@ pub fn open(blobs: Blobs, reference: Option<&str>, platforms: &Platforms) -> Res
     let root = choose_root(&chosen, platforms)?;
     let mut images = Images {
         root: root.digest()?,
+        media_type: String::new(),
         name: full_name(&root),
         documents: Vec::new(),
         seen: HashSet::new(),
@@ -118,14 +121,11 @@ pub fn open(blobs: Blobs, reference: Option<&str>, platforms: &Platforms) -> Res
         blobs,
     };
     images.collect(&root, platforms, 0)?;
-    if images.images.is_empty() {
-        return Err(Error::refused(format!("the image has no manifest for {}", describe(platforms))));
-    }
-    Ok(images)
+    images.not_empty(platforms)
 }
 
-/// The image of a manifest that no index names.
-pub(super) fn of_manifest(
+/// The images of an index or a manifest that no layout names.
+pub(super) fn of_root(
     blobs: Blobs,
     manifest: Vec<u8>,
     media_type: &str,
@@ -133,10 +133,18 @@ pub(super) fn of_manifest(
     platforms: &Platforms,
 ) -> Result<Images> {
     let root = Digest::of(&manifest);
-    let mut images = Images { root, name, documents: Vec::new(), seen: HashSet::new(), images: Vec::new(), blobs };
+    let mut images = Images {
+        root,
+        media_type: String::new(),
+        name,
+        documents: Vec::new(),
+        seen: HashSet::new(),
+        images: Vec::new(),
+        blobs,
+    };
     let descriptor = Descriptor::of_document(media_type, &root, manifest.len() as u64);
     images.document(root, &descriptor, manifest, platforms, 0)?;
-    Ok(images)
+    images.not_empty(platforms)
 }
 
 fn is_called(descriptor: &Descriptor, wanted: &str) -> bool {
@@ -181,6 +189,9 @@ enum Fit {
 
 fn fit(descriptor: &Descriptor, platforms: &Platforms) -> Fit {
     let Some(platform) = descriptor.platform.as_ref().and_then(WirePlatform::platform) else { return Fit::Unsaid };
+    if descriptor.platform.as_ref().is_some_and(WirePlatform::is_mountable) {
+        return Fit::Not;
+    }
     match platforms {
         Platforms::All => Fit::Said(0),
         Platforms::One(one) => platform.distance(one).map_or(Fit::Not, Fit::Said),
@@ -195,6 +206,13 @@ fn describe(platforms: &Platforms) -> String {
 }
 
 impl Images {
+    fn not_empty(self, platforms: &Platforms) -> Result<Self> {
+        match self.images.is_empty() {
+            true => Err(Error::refused(format!("the image has no manifest for {}", describe(platforms)))),
+            false => Ok(self),
+        }
+    }
+
     /// Takes what a descriptor stands for, with all below it.
     fn collect(&mut self, descriptor: &Descriptor, platforms: &Platforms, depth: usize) -> Result<()> {
         let digest = descriptor.digest()?;
@@ -220,6 +238,9 @@ impl Images {
         if !described.is_empty() && media_type != described {
             let what = format!("{digest}: its media type is '{media_type}', its descriptor says '{described}'");
             return Err(Error::refused(what));
+        }
+        if depth == 0 {
+            self.media_type = media_type.to_owned();
         }
         match (document.manifests, document.layers) {
             (Some(manifests), None) if depth < DEPTH_MAX => {
@@ -291,7 +312,8 @@ impl Images {
         }
         let config_bytes = self.blobs.document(&config)?;
         let parsed: Config = parse(&config.digest, &config_bytes)?;
-        let own = WirePlatform { os: parsed.os, architecture: parsed.architecture, variant: parsed.variant };
+        let (os, architecture, variant) = (parsed.os, parsed.architecture, parsed.variant);
+        let own = WirePlatform { os, architecture, variant, features: None };
         // The index's word counts where there is one, as everywhere: configs are often wrong about it.
         let platform = said.and_then(WirePlatform::platform).unwrap_or_else(|| own.as_it_is());
         let fits = match platforms {

@@ -1,7 +1,7 @@
 //! The documents of an image: index, manifest, config, in OCI's and Docker's media types.
 
 use crate::error::{Error, Result};
-pub(super) use crate::limits::DOCUMENT as DOCUMENT_MAX;
+pub(crate) use crate::limits::DOCUMENT as DOCUMENT_MAX;
 use blobstore::refs::{Digest, Platform};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -14,15 +14,18 @@ const CONFIGS: [&str; 2] =
 /// What a document says about another blob.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Descriptor {
+pub(crate) struct Descriptor {
     #[serde(default)]
-    pub(super) media_type: String,
+    pub(crate) media_type: String,
     pub(super) digest: String,
-    pub(super) size: u64,
+    pub(crate) size: u64,
+    /// Where else the blob is; one that has such places need not be in the registry.
+    #[serde(default)]
+    pub(crate) urls: Option<Vec<String>>,
     #[serde(default)]
     pub(super) artifact_type: Option<String>,
     #[serde(default)]
-    pub(super) platform: Option<WirePlatform>,
+    pub(crate) platform: Option<WirePlatform>,
     #[serde(default)]
     pub(super) annotations: Option<BTreeMap<String, String>>,
 }
@@ -70,19 +73,21 @@ pub(super) struct RootFs {
 }
 
 /// A platform as documents write it.
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct WirePlatform {
+#[derive(Debug, Clone, Default, Deserialize)]
+pub(crate) struct WirePlatform {
     #[serde(default)]
     pub(super) os: String,
     #[serde(default)]
     pub(super) architecture: String,
     #[serde(default)]
     pub(super) variant: Option<String>,
+    #[serde(default, rename = "os.features")]
+    pub(super) features: Option<Vec<String>>,
 }
 
 impl WirePlatform {
     /// The platform, if this says one.
-    pub(super) fn platform(&self) -> Option<Platform> {
+    pub(crate) fn platform(&self) -> Option<Platform> {
         let said = !self.os.is_empty() && !self.architecture.is_empty();
         said.then(|| self.as_it_is())
     }
@@ -92,13 +97,21 @@ impl WirePlatform {
         let variant = self.variant.clone().filter(|variant| !variant.is_empty());
         Platform { os: self.os.clone(), architecture: self.architecture.clone(), variant }
     }
+
+    /// Whether it is for those who mount layers as they are: made by a converter, and not from.
+    pub(crate) fn is_mountable(&self) -> bool {
+        self.features.iter().flatten().any(|feature| feature == MOUNTABLE)
+    }
 }
+
+/// The feature, in `os.features`, of a manifest whose layers are EROFS images.
+pub(crate) const MOUNTABLE: &str = "erofs";
 
 impl Descriptor {
     /// One of a document that no other document names.
     pub(super) fn of_document(media_type: &str, digest: &Digest, size: u64) -> Self {
         let (media_type, digest) = (media_type.to_owned(), digest.to_string());
-        Self { media_type, digest, size, artifact_type: None, platform: None, annotations: None }
+        Self { media_type, digest, size, urls: None, artifact_type: None, platform: None, annotations: None }
     }
 
     /// Whether it is not of an image but of something about one: an attestation, a signature. Attestations travel under
@@ -115,7 +128,7 @@ impl Descriptor {
     }
 
     /// Its digest.
-    pub(super) fn digest(&self) -> Result<Digest> {
+    pub(crate) fn digest(&self) -> Result<Digest> {
         self.digest.parse().map_err(|e| Error::refused(format!("unsupported digest: {e}")))
     }
 
@@ -140,6 +153,6 @@ impl Descriptor {
 }
 
 /// Parses a document whose bytes were checked.
-pub(super) fn parse<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T> {
+pub(crate) fn parse<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T> {
     serde_json::from_slice(bytes).map_err(|e| Error::refused(format!("{what}: invalid document: {e}")))
 }

@@ -3,6 +3,7 @@
 //! Everything here is untrusted: digests and sizes are checked while bytes are read, documents are bounded, names of
 //! blobs are digests and nothing else.
 
+mod ahead;
 mod blobs;
 mod directory;
 mod docker;
@@ -10,15 +11,19 @@ mod gzip;
 mod hashing;
 mod layout;
 mod manifest;
+mod remote;
 mod stream;
 
-pub use blobs::Blobs;
+pub use blobs::{Blob, Blobs};
 pub use directory::read_directory;
 pub use docker::open as open_docker;
 pub use layout::{Image, Images, LayerBlob, Platforms, open as open_layout};
+pub(crate) use manifest::{Descriptor, MOUNTABLE, WirePlatform, parse};
+pub use remote::open as open_registry;
 pub use stream::{LayerStream, Read as ReadSums};
 
 use crate::error::{Error, Result};
+use blobstore::refs::ImageName;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -46,6 +51,8 @@ pub enum Source {
         /// Which of its images: one of its names.
         reference: Option<String>,
     },
+    /// `docker://IMAGE`: an image of a registry.
+    Registry(ImageName),
     /// `tar:FILE`: one layer, perhaps compressed; `None` is the standard input (`tar:-`).
     Tar(Option<PathBuf>),
     /// `dir:PATH`: one layer of what the directory holds.
@@ -85,9 +92,10 @@ impl FromStr for Source {
                 let (file, reference) = split_reference(rest);
                 Ok(Self::DockerArchive { file, reference })
             }
-            "docker" => Err(Error::refused(format!(
-                "source '{text}': reading from a registry is not built yet; `skopeo copy {text} oci:DIR` makes a layout"
-            ))),
+            "docker" => {
+                let name = rest.strip_prefix("//").ok_or_else(|| Error::refused(forms(text)))?;
+                name.parse().map(Self::Registry).map_err(|e| Error::refused(format!("source '{text}': {e}")))
+            }
             _ => Err(Error::refused(forms(text))),
         }
     }
@@ -95,7 +103,8 @@ impl FromStr for Source {
 
 fn forms(text: &str) -> String {
     format!(
-        "'{text}' is no source: oci:DIR[:REF], oci-archive:FILE[:REF], docker-archive:FILE[:REF], tar:FILE (- is the standard input) and dir:PATH are"
+        "'{text}' is no source: oci:DIR[:REF], oci-archive:FILE[:REF], docker-archive:FILE[:REF], docker://IMAGE, tar:FILE (- is \
+         the standard input) and dir:PATH are"
     )
 }
 
@@ -123,7 +132,10 @@ mod tests {
         assert_eq!("oci:/a:docker.io/x:1".parse::<Source>().unwrap(), oci("/a", Some("docker.io/x:1")));
         assert_eq!("tar:-".parse::<Source>().unwrap(), Source::Tar(None));
         assert_eq!("dir:/x:y".parse::<Source>().unwrap(), Source::Directory("/x:y".into()));
-        for bad in ["", "x", "oci:", "zip:x", "docker://x"] {
+        let name = |text: &str| Source::Registry(text.parse().unwrap());
+        assert_eq!("docker://x".parse::<Source>().unwrap(), name("docker.io/library/x:latest"));
+        assert_eq!("docker://localhost:5000/a/b:1".parse::<Source>().unwrap(), name("localhost:5000/a/b:1"));
+        for bad in ["", "x", "oci:", "zip:x", "docker:x", "docker://", "docker://a/../b", "docker://A"] {
             assert!(bad.parse::<Source>().unwrap_err().is_refusal(), "{bad}");
         }
     }
@@ -131,10 +143,8 @@ mod tests {
     #[test]
     fn every_kind_of_source_is_told_from_a_reference() {
         for kind in KINDS {
-            let text = format!("{kind}:/nowhere");
-            let parsed = text.parse::<Source>();
-            assert!(Source::is_one(&text));
-            assert!(parsed.is_ok() || parsed.unwrap_err().to_string().contains("not built yet"), "{kind}");
+            let text = if kind == "docker" { "docker://nowhere".to_owned() } else { format!("{kind}:/nowhere") };
+            assert!(Source::is_one(&text) && text.parse::<Source>().is_ok(), "{kind}");
         }
         for reference in ["image:a", "tag:base/a:1", "sha256:00", "quay.io/a/b:1", "/a/file"] {
             assert!(!Source::is_one(reference) && reference.parse::<Source>().is_err(), "{reference}");

@@ -1,24 +1,35 @@
 //! A layer blob as the tar stream in it: decompressed, with both its digests taken on the way.
+//!
+//! Threads in a row: one reads and decompresses the blob, one hashes the tar, and who uses the stream parses it.
 
+use super::ahead::Ahead;
 use super::gzip::Gzip;
-use super::hashing::Hashing;
+use super::hashing::{Hashing, Limited};
 use crate::error::{Error, Result};
 use crate::limits::check_ratio;
 use blobstore::refs::Digest;
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufReader, Cursor, Read as _};
 
-type Blob = Box<dyn io::Read + Send>;
+type Blob = Limited<io::Chain<Cursor<Vec<u8>>, Box<dyn io::Read + Send>>>;
 type Input = BufReader<Hashing<Blob>>;
 
 /// A layer's tar stream. Read it as far as needed, then [`LayerStream::finish`] reads the rest.
 pub struct LayerStream {
-    tar: Hashing<Decoder>,
+    tar: Ahead<Bounded>,
+    plain: bool,
+}
+
+/// A tar that must not be too large for its blob.
+struct Bounded {
+    decoder: Decoder,
+    tar: u64,
 }
 
 enum Decoder {
     Gzip(Box<Gzip<Input>>),
     Zstd(zstd::stream::read::Decoder<'static, Input>),
-    Plain(Input),
+    /// The blob is the tar: it is hashed as that.
+    Plain(Blob),
 }
 
 /// What was read, all of it.
@@ -36,24 +47,36 @@ pub struct Read {
 
 impl LayerStream {
     /// Starts to read a blob of at most `limit` bytes; its first bytes tell how it is compressed.
-    pub fn new(blob: Blob, limit: u64) -> Result<Self> {
-        let mut input = BufReader::with_capacity(256 << 10, Hashing::new(blob, limit));
-        let start = input.fill_buf().map_err(|e| Error::stream("reading the layer", e))?;
-        let decoder = match start {
-            [0x1f, 0x8b, ..] => Decoder::Gzip(Box::new(Gzip::new(input))),
+    pub fn new(mut blob: Box<dyn io::Read + Send>, limit: u64) -> Result<Self> {
+        let reading = |e| Error::stream("reading the layer", e);
+        let mut start = Vec::new();
+        (&mut blob).take(512).read_to_end(&mut start).map_err(reading)?;
+        let magic = start.clone();
+        let blob = Limited::new(Cursor::new(start).chain(blob), limit);
+        let input = |blob| BufReader::with_capacity(256 << 10, Hashing::new(blob));
+        let decoder = match magic[..] {
+            [0x1f, 0x8b, ..] => Decoder::Gzip(Box::new(Gzip::new(input(blob)))),
             // A frame, or a skippable frame in front of one.
             [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => {
-                let decoder = zstd::stream::read::Decoder::with_buffer(input);
+                let decoder = zstd::stream::read::Decoder::with_buffer(input(blob));
                 Decoder::Zstd(decoder.map_err(|e| Error::failed("starting zstd", e))?)
             }
-            start => match foreign(start) {
+            _ => match foreign(&magic) {
                 Some(name) => {
                     return Err(Error::refused(format!("it is compressed by {name}: gzip and zstd are supported")));
                 }
-                None => Decoder::Plain(input),
+                None => Decoder::Plain(blob),
             },
         };
-        Ok(Self { tar: Hashing::new(decoder, u64::MAX) })
+        let plain = matches!(decoder, Decoder::Plain(_));
+        let tar =
+            Ahead::new(Bounded { decoder, tar: 0 }).map_err(|e| Error::failed("starting to read the layer", e))?;
+        Ok(Self { tar, plain })
+    }
+
+    /// Whether the blob is the tar itself, not compressed.
+    pub fn is_plain(&self) -> bool {
+        self.plain
     }
 
     /// Reads what is left of the tar and of the blob.
@@ -61,35 +84,41 @@ impl LayerStream {
         if let Err(error) = io::copy(&mut self, &mut io::sink()) {
             return Err(Error::stream("decompressing the layer", error));
         }
-        let (decoder, diff_id, tar_size) = self.tar.into_parts();
-        let (blob, blob_size) = decoder.rest().map_err(|e| Error::stream("reading the layer", e))?;
+        let reading = |e| Error::stream("reading the layer", e);
+        let (tar, diff_id, tar_size) = self.tar.into_parts().map_err(reading)?;
+        let (blob, blob_size) = tar.decoder.rest().map_err(reading)?.unwrap_or((diff_id, tar_size));
         Ok(Read { blob, blob_size, diff_id, tar_size })
     }
 
     /// Reads what is left of the blob, without decompressing it: its digest and size.
-    pub fn abandon(self) -> io::Result<(Digest, u64)> {
-        self.tar.into_parts().0.rest()
+    pub fn abandon(mut self) -> io::Result<(Digest, u64)> {
+        if self.plain {
+            io::copy(&mut self.tar, &mut io::sink())?;
+        }
+        let (tar, digest, count) = self.tar.into_parts()?;
+        Ok(tar.decoder.rest()?.unwrap_or((digest, count)))
     }
 }
 
 impl Decoder {
-    /// Bytes of the blob that were read, some ahead of what was decompressed.
-    fn consumed(&self) -> u64 {
-        match self {
+    /// Bytes of the blob that were read, some ahead of what was decompressed; `None` where it is not compressed.
+    fn consumed(&self) -> Option<u64> {
+        let input = match self {
             Self::Gzip(gzip) => gzip.get_ref(),
             Self::Zstd(zstd) => Some(zstd.get_ref()),
-            Self::Plain(input) => Some(input),
-        }
-        .map_or(0, |input| input.get_ref().count())
+            Self::Plain(_) => None,
+        };
+        input.map(|input| input.get_ref().count())
     }
 
-    fn rest(self) -> io::Result<(Digest, u64)> {
+    /// Digest and size of the blob, where they are not those of the tar.
+    fn rest(self) -> io::Result<Option<(Digest, u64)>> {
         let input = match self {
             Self::Gzip(gzip) => gzip.into_inner().ok_or(io::ErrorKind::InvalidInput)?,
             Self::Zstd(zstd) => zstd.finish(),
-            Self::Plain(input) => input,
+            Self::Plain(_) => return Ok(None),
         };
-        input.into_inner().finish()
+        input.into_inner().finish().map(Some)
     }
 }
 
@@ -103,11 +132,20 @@ impl io::Read for Decoder {
     }
 }
 
+impl io::Read for Bounded {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.decoder.read(buffer)?;
+        self.tar += count as u64;
+        if let Some(blob) = self.decoder.consumed() {
+            check_ratio(self.tar, blob).map_err(io::Error::other)?;
+        }
+        Ok(count)
+    }
+}
+
 impl io::Read for LayerStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.tar.read(buffer)?;
-        check_ratio(self.tar.count(), self.tar.inner().consumed()).map_err(io::Error::other)?;
-        Ok(count)
+        self.tar.read(buffer)
     }
 }
 
@@ -176,6 +214,19 @@ mod tests {
 
     #[test]
     fn a_blob_past_its_size_is_refused() {
-        assert!(LayerStream::new(Box::new(io::Cursor::new(vec![1; 100])), 99).err().unwrap().is_refusal());
+        let read = |limit| LayerStream::new(Box::new(Cursor::new(vec![1; 100])), limit).and_then(LayerStream::finish);
+        assert!(read(99).unwrap_err().is_refusal());
+        assert_eq!(read(100).unwrap().blob_size, 100);
+    }
+
+    #[test]
+    fn the_digest_of_an_abandoned_blob_is_that_of_all_of_it() {
+        let tar = b"not really a tar".repeat(100_000);
+        for blob in [tar.clone(), zstd::bulk::compress(&tar, 3).unwrap()] {
+            let mut stream = LayerStream::new(Box::new(Cursor::new(blob.clone())), u64::MAX).unwrap();
+            stream.read_exact(&mut [0; 1000]).unwrap();
+            assert_eq!(stream.is_plain(), blob == tar);
+            assert_eq!(stream.abandon().unwrap(), (Digest::of(&blob), blob.len() as u64));
+        }
     }
 }

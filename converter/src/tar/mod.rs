@@ -70,6 +70,8 @@ pub struct Shape {
 #[derive(Debug)]
 pub struct Reader<R> {
     input: R,
+    /// Bytes read of it.
+    position: u64,
     /// Stored bytes of the current entry that are not read yet.
     remaining: u64,
     /// Bytes after them up to the next header.
@@ -91,7 +93,7 @@ struct Extended {
 impl<R: Read> Reader<R> {
     /// A reader at the start of a stream.
     pub fn new(input: R) -> Self {
-        Self { input, remaining: 0, padding: 0, ended: false }
+        Self { input, position: 0, remaining: 0, padding: 0, ended: false }
     }
 
     /// The stream: behind the current entry's header, or what was read of its data, or the end of the archive.
@@ -110,6 +112,11 @@ impl<R: Read> Reader<R> {
                 Err(e) => return Err(Error::stream("reading behind the tar", e)),
             }
         }
+    }
+
+    /// Byte of the stream that is read next: at first of the stored bytes of the entry that was given last.
+    pub fn position(&self) -> u64 {
+        self.position
     }
 
     /// As [`Reader::input`], taken back.
@@ -170,6 +177,7 @@ impl<R: Read> Reader<R> {
             return Err(Error::refused("the tar is truncated: unexpected end in the entry's data"));
         }
         self.remaining -= got as u64;
+        self.position += got as u64;
         Ok(got)
     }
 
@@ -339,6 +347,7 @@ impl<R: Read> Reader<R> {
                 Err(e) => return Err(Error::stream("reading the tar", e)),
             }
         }
+        self.position += block.len() as u64;
         Ok(Some(block))
     }
 }

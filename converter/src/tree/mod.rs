@@ -38,4 +38,6 @@ mod collapse_tests;
 #[cfg(test)]
 mod model_tests;
 #[cfg(test)]
+mod symlink_tests;
+#[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@
 // Instrumented like the targets, so it needs what their instrumentation calls.
 use libfuzzer_sys as _;
 
-use blobstore::layer::{Flags, Options, Section, Writer};
+use blobstore::layer::{Flags, Front, Options, Section, Writer};
 use erofs::{Attributes, BLOCK, Content, Kind, Node, NodeId, Tree};
 use std::path::Path;
 
@@ -74,17 +74,17 @@ fn trees() -> Vec<(&'static str, Tree)> {
 }
 
 fn layer(metadata: &[u8], chunks: &[usize]) -> Vec<u8> {
-    let options = Options { level: 1, threads: 1, spool_dir: lamina_fuzz::scratch() };
-    let mut writer = Writer::new(&options).expect("a writer");
+    let assumes = br#"[{"path":"a","kind":"absent"}]"#.to_vec();
+    let sections = [Section { kind: 3, must_understand: false, bytes: assumes }];
+    let front = Front { metadata, flags: Flags::ROOT_OPAQUE, sections: &sections, chunks: chunks.len() as u32 };
+    let path = lamina_fuzz::scratch().join("layer");
+    let out = std::fs::File::create(&path).expect("a file");
+    let mut writer = Writer::new(&Options { level: 1, threads: 1 }, &front, out).expect("a writer");
     for (number, blocks) in (0..).zip(chunks) {
         writer.push(vec![number; blocks * BLOCK]).expect("a chunk");
     }
-    let assumes = br#"[{"path":"a","kind":"absent"}]"#.to_vec();
-    let section = Section { kind: 3, must_understand: false, bytes: assumes };
-    let mut file = Vec::new();
-    let sealed = writer.seal().expect("chunks");
-    sealed.finish(metadata, Flags::ROOT_OPAQUE, &[section], &mut file).expect("a layer");
-    file
+    writer.finish().expect("a layer");
+    std::fs::read(path).expect("the layer")
 }
 
 /// Between documents stands a byte that no text has; `~` in the texts below, by way of a NUL.

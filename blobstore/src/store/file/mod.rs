@@ -176,6 +176,15 @@ impl Store for FileStore {
         .await
     }
 
+    async fn adopt(&self, key: &str, file: &Path) -> Result<()> {
+        let local = file.to_owned();
+        self.blocking(key, move |inner, key| {
+            let adopted = write::adopt(&inner.root, &inner.path(key), &local);
+            adopted.map_err(|error| inner.write_error(key, error))
+        })
+        .await
+    }
+
     async fn list(&self, prefix: &str) -> Result<Vec<String>> {
         check_prefix(&self.inner.url, prefix)?;
         self.spawn(prefix, |inner, prefix| list::keys(&inner.root, prefix).map_err(|error| inner.error(prefix, error)))

@@ -3,7 +3,7 @@
 use crate::store::TEMPORARY;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use tempfile::NamedTempFile;
 
@@ -16,6 +16,27 @@ pub(super) fn create<R: Read>(root: &Path, path: &Path, body: &mut R) -> io::Res
     let parent = make_parents(root, path)?;
     write_temporary(parent, body)?.persist_noclobber(path)?;
     sync_directory(parent)
+}
+
+/// Gives `file` the name `path` below `root` too, or copies it where that cannot be; else as [`create`].
+pub(super) fn adopt(root: &Path, path: &Path, file: &Path) -> io::Result<()> {
+    let source = File::open(file)?;
+    if path.symlink_metadata().is_ok() {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    let parent = make_parents(root, path)?;
+    // A link to a link would be one to what others can change.
+    let regular = file.symlink_metadata()?.is_file() && source.metadata()?.dev() == parent.metadata()?.dev();
+    if !regular {
+        return create(root, path, &mut &source);
+    }
+    source.sync_all()?;
+    match fs::hard_link(file, path) {
+        Ok(()) => sync_directory(parent),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
+        // Another mount of the device, a file system without links, a rule against them: whatever it is, a copy will tell.
+        Err(_) => create(root, path, &mut &source),
+    }
 }
 
 /// Writes `body` to `path` below `root`, in place of what is there.

@@ -1,0 +1,165 @@
+//! One file's contents: what of it is stored, in which order, and the hash that this has.
+//!
+//! The *body* is what stands in the data space: of a plain file its bytes, of one with holes the pieces that
+//! [`Content::sparse`] stores, one behind the other; either way each piece from a block on and filled up with zeros. A
+//! hash is taken over the body and its place in the file, so it does not depend on how a tar or a file system described
+//! the holes, and a file without holes is a plain one whatever its map says.
+
+use super::hash::BodyHasher;
+use crate::tar::{Extent, Shape};
+use erofs::{BLOCK, Content, SparseLayout};
+
+const BLOCK_U64: u64 = BLOCK as u64;
+
+/// Bytes of a body that stand together where the file's stored bytes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Segment {
+    /// Byte of the body.
+    pub(super) to: u64,
+    pub(super) length: u64,
+    /// Byte of the spool or of the source.
+    pub(super) at: u64,
+}
+
+/// One file's contents.
+#[derive(Debug)]
+pub struct Item {
+    /// Bytes of the file, holes included.
+    pub size: u64,
+    /// BLAKE3 of the layout and the body.
+    pub hash: [u8; 32],
+    pub(super) body: Body,
+    /// Long runs of zero blocks in the body: start and length in bytes.
+    pub(super) zeros: Vec<(u64, u64)>,
+    /// Whether the bytes are in the source, and not in the spool.
+    pub(super) in_source: bool,
+}
+
+/// What of a file stands in the data space. What is in no segment is zero.
+#[derive(Debug)]
+pub(super) struct Body {
+    plain: Segment,
+    sparse: Option<Box<Sparse>>,
+}
+
+#[derive(Debug)]
+struct Sparse {
+    layout: SparseLayout,
+    segments: Vec<Segment>,
+}
+
+impl Body {
+    /// Of a file whose stored bytes begin at `at`.
+    pub(super) fn new(shape: &Shape, at: u64) -> Self {
+        let plain = Segment { to: 0, length: shape.size, at };
+        let Some(map) = &shape.map else { return Self { plain, sparse: None } };
+        let ranges: Vec<_> = map.iter().map(|extent| (extent.offset, extent.length)).collect();
+        let layout = Content::sparse(shape.size, &ranges);
+        let whole = Extent { offset: 0, length: shape.size };
+        if map[..] == [whole] {
+            return Self { plain, sparse: None };
+        }
+        let segments = segments(map, &layout, at);
+        Self { plain, sparse: Some(Box::new(Sparse { layout, segments })) }
+    }
+
+    /// Its length, a multiple of the block size.
+    pub(super) fn length(&self) -> u64 {
+        let stored = self.sparse.as_ref().map_or(self.plain.length, |sparse| sparse.layout.stored());
+        stored.next_multiple_of(BLOCK_U64)
+    }
+
+    /// In order of their place in the body, and of their bytes where they are.
+    pub(super) fn segments(&self) -> &[Segment] {
+        match &self.sparse {
+            Some(sparse) => &sparse.segments,
+            None if self.plain.length == 0 => &[],
+            None => std::slice::from_ref(&self.plain),
+        }
+    }
+
+    /// The contents of the file, when the body starts at this block of the data space.
+    pub(super) fn content(&self, start: u64) -> Content {
+        match self.layout() {
+            None if self.plain.length == 0 => Content::EMPTY,
+            None => Content::Plain { size: self.plain.length, start },
+            Some(layout) => {
+                let blocks = layout.pieces.iter().scan(start, |next, piece| {
+                    let here = *next;
+                    *next += piece.len.div_ceil(BLOCK_U64);
+                    Some(here)
+                });
+                layout.content(blocks)
+            }
+        }
+    }
+
+    /// The hash of the contents, when `hasher` has taken all of the body; and the body's long runs of zeros.
+    pub(super) fn finish(&self, hasher: BodyHasher) -> ([u8; 32], Vec<(u64, u64)>) {
+        let pieces = self.layout().map_or(&[][..], |layout| &layout.pieces);
+        let chunk_bits = self.layout().map_or(0, |layout| u64::from(layout.chunk_bits) + 1);
+        let numbers = pieces.iter().flat_map(|piece| [piece.offset, piece.len]);
+        hasher.finish(numbers.chain([pieces.len() as u64, chunk_bits, self.plain.length]))
+    }
+
+    /// Where the file has holes, and is not stored as a plain one.
+    fn layout(&self) -> Option<&SparseLayout> {
+        let layout = &self.sparse.as_ref()?.layout;
+        (layout.stored() < layout.size).then_some(layout)
+    }
+}
+
+/// Where the stored bytes of each piece are: those of the ranges in `map`, one behind the other from `at` on.
+fn segments(map: &[Extent], layout: &SparseLayout, mut at: u64) -> Vec<Segment> {
+    let (mut segments, mut next, mut to) = (Vec::new(), 0, 0);
+    for piece in &layout.pieces {
+        let end = piece.offset + piece.len;
+        while let Some(extent) = map.get(next).filter(|extent| extent.offset < end) {
+            let start = extent.offset.max(piece.offset);
+            let stop = (extent.offset + extent.length).min(end);
+            segments.push(Segment { to: to + (start - piece.offset), length: stop - start, at });
+            at += stop - start;
+            if stop < extent.offset + extent.length {
+                break;
+            }
+            next += 1;
+        }
+        to += piece.len.next_multiple_of(BLOCK_U64);
+    }
+    segments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extent(offset: u64, length: u64) -> Extent {
+        Extent { offset, length }
+    }
+
+    fn body(size: u64, map: &[Extent]) -> Body {
+        Body::new(&Shape { size, map: Some(map.to_vec()) }, 100)
+    }
+
+    #[test]
+    fn each_stored_byte_is_in_one_segment_in_order() {
+        let map = [extent(10, 100), extent(5000, 8000), extent(1 << 20, 3), extent((1 << 20) + 10, 4)];
+        let body = body((1 << 20) + 20, &map);
+        let mut at = 100;
+        for segment in body.segments() {
+            assert_eq!(segment.at, at);
+            at += segment.length;
+        }
+        assert_eq!(at - 100, 8107);
+        assert!(body.segments().windows(2).all(|pair| pair[0].to + pair[0].length <= pair[1].to));
+        assert!(body.length() < 1 << 18);
+    }
+
+    #[test]
+    fn a_file_whose_holes_are_not_worth_it_is_plain() {
+        for map in [vec![extent(0, 9000)], vec![extent(0, 10), extent(4096, 4904)], vec![extent(1, 8998)]] {
+            assert_eq!(body(9000, &map).content(7), Content::Plain { size: 9000, start: 7 });
+        }
+        assert_eq!(body(0, &[]).content(7), Content::EMPTY);
+    }
+}

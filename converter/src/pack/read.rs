@@ -1,0 +1,86 @@
+//! The data space read from its start, as chunk after chunk wants it.
+
+use super::hash::BodyHasher;
+use super::item::Item;
+use super::spool::Spool;
+use crate::error::{Error, Result};
+
+/// Reads bodies one behind the other. What comes from the source, and not from a spool that nobody else knows, is hashed
+/// again: it has to be what it was.
+pub(super) struct DataReader<'a> {
+    spool: &'a Spool,
+    order: std::slice::Iter<'a, usize>,
+    open: Option<Open<'a>>,
+}
+
+/// A body of which some was read.
+struct Open<'a> {
+    item: &'a Item,
+    at: u64,
+    /// The first segment that may have bytes from `at` on.
+    segment: usize,
+    again: Option<BodyHasher>,
+}
+
+impl<'a> DataReader<'a> {
+    /// Of the items with these numbers.
+    pub(super) fn new(spool: &'a Spool, order: &'a [usize]) -> Self {
+        Self { spool, order: order.iter(), open: None }
+    }
+
+    /// Fills a buffer of zeros with the next bytes of the data space.
+    pub(super) fn fill(&mut self, mut buffer: &mut [u8]) -> Result<()> {
+        while !buffer.is_empty() {
+            let Some(open) = &mut self.open else {
+                let next = self.order.next().ok_or_else(|| Error::failed("cutting chunks", "there is no more data"))?;
+                self.open = Some(Open::new(self.spool.item(*next)));
+                continue;
+            };
+            let left = open.item.body.length() - open.at;
+            let count = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+            let (now, later) = buffer.split_at_mut(count);
+            open.fill(self.spool, now)?;
+            buffer = later;
+            if open.at == open.item.body.length()
+                && let Some(done) = self.open.take()
+            {
+                done.finish()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Open<'a> {
+    fn new(item: &'a Item) -> Self {
+        Self { item, at: 0, segment: 0, again: item.in_source.then(BodyHasher::default) }
+    }
+
+    fn fill(&mut self, spool: &Spool, buffer: &mut [u8]) -> Result<()> {
+        let end = self.at + buffer.len() as u64;
+        let segments = self.item.body.segments();
+        while let Some(segment) = segments.get(self.segment).filter(|segment| segment.to < end) {
+            let start = segment.to.max(self.at);
+            let stop = (segment.to + segment.length).min(end);
+            let to = (start - self.at) as usize..(stop - self.at) as usize;
+            spool.read(self.item, &mut buffer[to], segment.at + (start - segment.to))?;
+            if stop < segment.to + segment.length {
+                break;
+            }
+            self.segment += 1;
+        }
+        if let Some(hasher) = &mut self.again {
+            hasher.bytes(buffer);
+        }
+        self.at = end;
+        Ok(())
+    }
+
+    fn finish(self) -> Result<()> {
+        let hash = self.again.map(|hasher| self.item.body.finish(hasher).0);
+        match hash.is_none_or(|hash| hash == self.item.hash) {
+            true => Ok(()),
+            false => Err(Error::failed("reading the source again", "it was changed while it was converted")),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Converted images to a registry: an index that holds the original image, untouched and first, and ours behind it.
+//!
+//! * `originals`: what the source has, and how it is copied; * `digests`: what a layer file is called by registries;
+//! * `accelerated`: config and manifest of the image whose layers are ours; * `index`: the index of both.
+//!
+//! Who knows nothing of EROFS takes the first manifest that fits his platform, the original. Everything here follows from
+//! the source's bytes and the layers: the same input gives the same index. References to our manifest are written in
+//! the store too, so that those who pull it with our snapshotter get its layers lazily.
+
+mod accelerated;
+mod digests;
+mod index;
+mod originals;
+
+use crate::error::{Error, Result};
+use crate::publish::store;
+use crate::registry::{Blob, Pushed, Repository, Settings};
+use crate::report::{PushReport, PushedImage};
+use crate::source::{Blobs, Images};
+use accelerated::Accelerated;
+use blobstore::refs::{Chain, ChainLayer, Digest, ImageName, ManifestChain, ManifestDoc, Refs};
+use originals::{Document, Originals};
+use std::collections::HashMap;
+
+/// Pushes images that the store has, with their originals, as `name`.
+pub(crate) async fn push(refs: &Refs, images: &Images, name: &ImageName, settings: &Settings) -> Result<PushReport> {
+    let target = Target { repository: Repository::new(name, settings)?, report: PushReport::default() };
+    let originals = originals::collect(images).await?;
+    let (mut ours, mut known) = (Vec::new(), HashMap::new());
+    for image in &images.images {
+        let made = accelerated::make(refs, image, &mut known).await?;
+        ours.extend(made.map(|made| (image.manifest, made)));
+    }
+    let index = index::make(images, &originals, &ours)?;
+    for (_, made) in &ours {
+        remember(refs, made).await?;
+    }
+    refs.put_blob(index.bytes.clone().into()).await.map_err(store)?;
+    let report = target.send(refs, images, &originals, &ours, &index, name).await?;
+    refs.put_image(name, index.digest).await.map_err(store)?;
+    let images = ours.iter().map(|(_, made)| PushedImage {
+        platform: made.platform.to_string(),
+        manifest: made.manifest.digest.to_string(),
+    });
+    Ok(PushReport { name: name.to_string(), digest: index.digest.to_string(), images: images.collect(), ..report })
+}
+
+/// Where it goes, and what went there so far.
+struct Target {
+    repository: Repository,
+    report: PushReport,
+}
+
+impl Target {
+    /// Everything, in an order in which nothing names what is not there.
+    async fn send(
+        mut self,
+        refs: &Refs,
+        images: &Images,
+        originals: &Originals,
+        ours: &[(Digest, Accelerated)],
+        index: &Document,
+        name: &ImageName,
+    ) -> Result<PushReport> {
+        let beside = match &images.blobs {
+            Blobs::Registry { repository, .. } => repository.beside(&self.repository).map(str::to_owned),
+            _ => None,
+        };
+        for blob in originals.blobs(&images.blobs) {
+            self.blob(&blob, beside.as_deref()).await?;
+        }
+        for document in &originals.documents {
+            self.document(document, &document.digest.to_string()).await?;
+        }
+        for (_, made) in ours {
+            for layer in &made.layers {
+                self.blob(&layer.blob(refs), None).await?;
+            }
+            self.blob(&made.config.blob(), None).await?;
+            self.document(&made.manifest, &made.manifest.digest.to_string()).await?;
+        }
+        self.document(index, name.tag().unwrap_or("latest")).await?;
+        Ok(self.report)
+    }
+
+    async fn blob(&mut self, blob: &Blob, from: Option<&str>) -> Result<()> {
+        match self.repository.push_blob(blob, from).await.map_err(|e| e.in_layer(&blob.digest.to_string()))? {
+            Pushed::There => self.report.present += 1,
+            Pushed::Mounted => self.report.mounted += 1,
+            Pushed::Sent => {
+                self.report.sent += 1;
+                self.report.bytes_sent += blob.size;
+            }
+        }
+        Ok(())
+    }
+
+    async fn document(&self, document: &Document, reference: &str) -> Result<()> {
+        self.repository.push_document(reference, &document.media_type, &document.bytes).await
+    }
+}
+
+/// References for our manifest: its chain ids stand for the same stacks as the original's.
+async fn remember(refs: &Refs, made: &Accelerated) -> Result<()> {
+    let mut chain_ids: Vec<Digest> = Vec::new();
+    for layer in &made.layers {
+        chain_ids.push(Digest::chain(chain_ids.last(), &layer.digests.image));
+    }
+    let chain_layer = |(chain_id, layer): (&Digest, &accelerated::Layer)| ChainLayer {
+        chain_id: *chain_id,
+        entry: layer.entry.clone(),
+    };
+    let layers: Vec<_> = chain_ids.iter().zip(&made.layers).map(chain_layer).collect();
+    let mut chains = refs.write_chains(&layers, false).await.map_err(store)?;
+    if let (Some(top), Some(collapsed)) = (chains.last_mut(), &made.collapsed) {
+        let with = Chain { collapsed: Some(collapsed.clone()), ..top.clone() };
+        let stands = refs.add_collapsed(&[with], false).await.map_err(store)?;
+        stands.into_iter().for_each(|chain| *top = chain);
+    }
+    let chains = chains.into_iter().zip(&made.layers).map(|(chain, layer)| ManifestChain {
+        chain_id: chain.chain_id,
+        diff_id: layer.digests.image,
+        stack: chain.stack,
+        collapsed: chain.collapsed,
+    });
+    let document = ManifestDoc {
+        digest: made.manifest.digest,
+        platform: made.platform.clone(),
+        config: made.config.digest,
+        chains: chains.collect(),
+    };
+    for bytes in [&made.config.bytes, &made.manifest.bytes] {
+        refs.put_blob(bytes.clone().into()).await.map_err(store)?;
+    }
+    refs.put_manifest(&document).await.map_err(store)
+}
+
+/// A value as a document.
+fn document(media_type: &str, value: &serde_json::Value) -> Result<Document> {
+    let bytes = serde_json::to_vec(value).map_err(|e| Error::failed("writing a document", e))?;
+    Ok(Document { media_type: media_type.to_owned(), digest: Digest::of(&bytes), bytes })
+}

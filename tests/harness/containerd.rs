@@ -1,0 +1,75 @@
+//! A containerd of the test's own: any version, in a directory of its own.
+
+use crate::node::Node;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+/// Running, until it is dropped.
+pub struct Containerd {
+    programs: PathBuf,
+    socket: PathBuf,
+    namespace: String,
+    process: Child,
+}
+
+impl Containerd {
+    /// Starts the one in the directory `programs`, with its data in `name` below the node's directory; `tools` come first in
+    /// its PATH.
+    pub fn start(node: &Node, name: &str, programs: &Path, tools: &Path) -> Self {
+        let at = node.new_dir(name);
+        let socket = at.join("containerd.sock");
+        let config = format!(
+            "version = 2\nroot = \"{at}/root\"\nstate = \"{at}/state\"\n\
+             disabled_plugins = [\"io.containerd.grpc.v1.cri\", \"io.containerd.cri.v1.images\", \
+             \"io.containerd.cri.v1.runtime\", \"io.containerd.internal.v1.opt\", \"io.containerd.internal.v1.tracing\", \
+             \"io.containerd.snapshotter.v1.devmapper\"]\n[grpc]\naddress = \"{}\"\n",
+            socket.display(),
+            at = at.display(),
+        );
+        fs::write(at.join("config.toml"), config).unwrap();
+        let log = fs::File::create(node.path(&format!("{name}.log"))).unwrap();
+        let process = Command::new(programs.join("containerd"))
+            .arg("--config")
+            .arg(at.join("config.toml"))
+            .env("PATH", path(tools, programs))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        // A name of its own: runc's state is kept by namespace, for all of the machine.
+        let namespace = format!("lamina-{}-{name}", std::process::id());
+        let started = Self { programs: programs.to_owned(), socket, namespace, process };
+        node.wait("containerd", |_| started.ctr(&["version"]).status.success());
+        started
+    }
+
+    /// Runs its `ctr`.
+    pub fn ctr(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(self.programs.join("ctr"));
+        command.arg("--address").arg(&self.socket).args(["--namespace", &self.namespace]).args(arguments);
+        command.output().unwrap()
+    }
+
+    /// Runs its `ctr`, which must succeed; gives its stdout.
+    pub fn run(&self, arguments: &[&str]) -> String {
+        let output = self.ctr(arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "ctr {arguments:?}: {}: {stderr}", output.status);
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+fn path(tools: &Path, programs: &Path) -> String {
+    format!("{}:{}:{}", tools.display(), programs.display(), std::env::var("PATH").unwrap())
+}
+
+impl Drop for Containerd {
+    fn drop(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.process);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let _ = self.process.wait();
+        let _ = fs::remove_dir(Path::new("/run/containerd/runc").join(&self.namespace));
+    }
+}
