@@ -1,4 +1,5 @@
-//! A pushed image without lamina: containerd 2.4's own EROFS snapshotter runs our layers, Debian's containerd the original.
+//! A pushed image: without lamina, containerd 2.4's own EROFS snapshotter runs our layers and Debian's containerd the original;
+//! with our snapshotter the same layers are lazy.
 //!
 //! LAMINA_CONTAINERD24 is a directory with containerd 2.4, its shim and ctr; `./test` builds them.
 
@@ -8,7 +9,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use tests::containerd::Containerd;
+use tests::containerd::{Containerd, Setup};
 use tests::image::Image;
 use tests::node::Node;
 use tests::registry::{Options, Registry};
@@ -103,19 +104,27 @@ fn tools(node: &Node) -> PathBuf {
     tools
 }
 
+/// Where containerd 2.4 is; says aloud when it is nowhere.
+fn containerd24(test: &str) -> Option<PathBuf> {
+    let found = std::env::var_os("LAMINA_CONTAINERD24").map(PathBuf::from).filter(|path| path.exists());
+    if found.is_none() {
+        tests::skipped(test, "LAMINA_CONTAINERD24 (./test sets it)");
+    }
+    found
+}
+
 #[test]
 fn containerds_own_erofs_snapshotter_runs_our_layers() {
     const TEST: &str = "containerd's EROFS snapshotter";
     if !tests::possible(TEST) {
         return;
     }
-    let Some(programs) = std::env::var_os("LAMINA_CONTAINERD24").map(PathBuf::from).filter(|p| p.exists()) else {
-        tests::skipped(TEST, "LAMINA_CONTAINERD24 (./test sets it)");
-        return;
-    };
+    let Some(programs) = containerd24(TEST) else { return };
     let node = Node::default();
     let Some((registry, _)) = pushed(TEST, &node) else { return };
-    let containerd = Containerd::start(&node, "new", &programs, &tools(&node));
+    let (name, tools) = ("new", tools(&node));
+    let setup = Setup { name, programs: &programs, tools: &tools, version: 2, more: "" };
+    let containerd = Containerd::start(&node, &setup);
     // By its digest: for this platform, 2.4 pulls the original too, and converts it with mkfs.erofs.
     let index: serde_json::Value = serde_json::from_slice(&registry.get("/v2/team/app/manifests/1")).unwrap();
     let digest = |number: usize| index["manifests"][number]["digest"].as_str().unwrap().to_owned();
@@ -132,6 +141,36 @@ fn containerds_own_erofs_snapshotter_runs_our_layers() {
 }
 
 #[test]
+fn our_snapshotter_makes_the_pushed_manifest_lazy() {
+    const TEST: &str = "a pushed manifest with our snapshotter";
+    if !tests::possible(TEST) {
+        return;
+    }
+    let Some(programs) = containerd24(TEST) else { return };
+    let mut node = Node::default();
+    let Some((registry, _)) = pushed(TEST, &node) else { return };
+    node.start_daemon();
+    node.start_snapshotter();
+    let more = format!(
+        "[[plugins.'io.containerd.transfer.v1.local'.unpack_config]]\nplatform = 'linux(+erofs)/amd64'\n\
+         snapshotter = 'lamina'\ndiffer = 'walking'\n[proxy_plugins.lamina]\ntype = 'snapshot'\naddress = '{}'\n",
+        node.path("sn.sock").display()
+    );
+    let (name, tools) = ("lazy", tools(&node));
+    let setup = Setup { name, programs: &programs, tools: &tools, version: 3, more: &more };
+    let containerd = Containerd::start(&node, &setup);
+    let index: serde_json::Value = serde_json::from_slice(&registry.get("/v2/team/app/manifests/1")).unwrap();
+    let ours = registry.image(&format!("team/app@{}", index["manifests"][1]["digest"].as_str().unwrap()));
+    let choice = ["--snapshotter", "lamina", "--platform", "linux(+erofs)/amd64", &ours];
+    containerd.run(&[&["images", "pull", "--plain-http"], &choice[..]].concat());
+    // The manifest and the config, and no layer.
+    assert_eq!(containerd.run(&["content", "ls", "--quiet"]).lines().count(), 2);
+    let shown = containerd.run(&[&["run", "--rm"], &choice[..], &["lazy", "/bin/sh", "-c", &script(SHOW)]].concat());
+    assert_eq!(shown, SHOWN);
+    containerd.run(&["images", "rm", "--sync", &ours]);
+}
+
+#[test]
 fn debians_containerd_runs_the_original() {
     const TEST: &str = "Debian's containerd";
     if !tests::possible(TEST) {
@@ -144,7 +183,8 @@ fn debians_containerd_runs_the_original() {
     }
     let node = Node::default();
     let Some((_registry, image)) = pushed(TEST, &node) else { return };
-    let containerd = Containerd::start(&node, "old", programs, &tools(&node));
+    let (name, tools) = ("old", tools(&node));
+    let containerd = Containerd::start(&node, &Setup { name, programs, tools: &tools, version: 2, more: "" });
     containerd.run(&["images", "pull", "--plain-http", &image]);
     let run = ["run", "--rm", &image, "original", "/bin/sh", "-c"];
     assert_eq!(containerd.run(&[&run[..], &[&script(SHOW)]].concat()), SHOWN);

@@ -1,5 +1,5 @@
 //! Inputs that were made to hurt, against the built program: exit status 3 with the layer and the entry named, nothing
-//! left behind, and memory bounded: each runs with an address space of two gigabytes, or less. And the large inputs
+//! left behind, and memory bounded: each runs with an address space of two gigabytes, one with four. And the large inputs
 //! beside them that are honest, and must work within the same bounds.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
@@ -13,15 +13,20 @@ use tests::node::program;
 /// Address space of a conversion, in KiB.
 const ROOM: u64 = 2 << 20;
 
+/// The same where the bound on paths is reached, at half a kilobyte each.
+const LARGE_ROOM: u64 = 4 << 20;
+
 struct Place {
     dir: tempfile::TempDir,
+    room: u64,
 }
 
 impl Place {
     fn new() -> Self {
         let dir = tempfile::Builder::new().prefix("lamina-hostile").tempdir_in("/var/tmp").unwrap();
         fs::create_dir(dir.path().join("work")).unwrap();
-        Self { dir }
+        fs::write(dir.path().join("none"), "").unwrap();
+        Self { dir, room: ROOM }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -30,7 +35,7 @@ impl Place {
 
     /// Converts in bounded memory, with the work in `work`.
     fn convert(&self, source: &str, work: &Path) -> Output {
-        let script = format!("ulimit -v {ROOM}; exec \"$@\"");
+        let script = format!("ulimit -v {}; exec \"$@\"", self.room);
         let mut command = Command::new("sh");
         command.args(["-c", &script, "sh"]).arg(program("lamina"));
         command.args(["--store", &format!("file://{}", self.path("store").display()), "convert", source]);
@@ -200,7 +205,7 @@ fn a_small_tar_of_deep_paths_does_not_fill_the_memory() {
     if !possible("deep paths") {
         return;
     }
-    let place = Place::new();
+    let place = Place { room: LARGE_ROOM, ..Place::new() };
     // Two thousand directories each, none of which another entry has.
     let tar = place.tar("deep", |tar| {
         for at in 0..3000 {

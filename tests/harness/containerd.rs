@@ -13,17 +13,31 @@ pub struct Containerd {
     process: Child,
 }
 
+/// Which containerd, and how.
+pub struct Setup<'a> {
+    /// Of its directory below the node's.
+    pub name: &'a str,
+    /// Where it, its shim and ctr are.
+    pub programs: &'a Path,
+    /// What comes first in its PATH.
+    pub tools: &'a Path,
+    /// Version of its configuration.
+    pub version: u8,
+    /// Further sections of that.
+    pub more: &'a str,
+}
+
 impl Containerd {
-    /// Starts the one in the directory `programs`, with its data in `name` below the node's directory; `tools` come first in
-    /// its PATH.
-    pub fn start(node: &Node, name: &str, programs: &Path, tools: &Path) -> Self {
+    /// Starts one, and waits until it answers.
+    pub fn start(node: &Node, setup: &Setup<'_>) -> Self {
+        let Setup { name, programs, tools, version, more } = *setup;
         let at = node.new_dir(name);
         let socket = at.join("containerd.sock");
         let config = format!(
-            "version = 2\nroot = \"{at}/root\"\nstate = \"{at}/state\"\n\
+            "version = {version}\nroot = \"{at}/root\"\nstate = \"{at}/state\"\n\
              disabled_plugins = [\"io.containerd.grpc.v1.cri\", \"io.containerd.cri.v1.images\", \
              \"io.containerd.cri.v1.runtime\", \"io.containerd.internal.v1.opt\", \"io.containerd.internal.v1.tracing\", \
-             \"io.containerd.snapshotter.v1.devmapper\"]\n[grpc]\naddress = \"{}\"\n",
+             \"io.containerd.snapshotter.v1.devmapper\"]\n[grpc]\naddress = \"{}\"\n{more}",
             socket.display(),
             at = at.display(),
         );

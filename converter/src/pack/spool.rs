@@ -7,7 +7,7 @@
 //! Memory: a buffer, and some hundred bytes a file.
 
 use super::hash::BodyHasher;
-use super::item::{Body, Item};
+use super::item::{Body, Item, Segment};
 use crate::error::{Error, Result};
 use crate::limits::ZEROS;
 use crate::tar::Shape;
@@ -77,22 +77,7 @@ impl Spool {
         let mut hasher = BodyHasher::default();
         for segment in body.segments() {
             hasher.zeros(segment.to - hasher.at());
-            let mut left = segment.length;
-            while left > 0 {
-                let most = usize::try_from(left).unwrap_or(BUFFER).min(BUFFER);
-                let count = read(&mut self.buffer[..most])?;
-                if count == 0 {
-                    let got = segment.to + segment.length - left;
-                    return Err(Error::refused(format!("its contents end at byte {got} of {want}")));
-                }
-                let bytes = &self.buffer[..count];
-                if !in_source {
-                    let at = segment.at + segment.length - left;
-                    self.file.write_all_at(bytes, at).map_err(|e| Error::failed("writing the spool file", e))?;
-                }
-                hasher.bytes(bytes);
-                left -= count as u64;
-            }
+            self.take_segment(segment, in_source, &mut read, &mut hasher)?;
         }
         if read(&mut self.buffer[..1])? != 0 {
             return Err(Error::refused(format!("its contents are more than the {want} bytes that were announced")));
@@ -101,6 +86,31 @@ impl Spool {
         let (hash, zeros) = body.finish(hasher);
         let item = Item { size: shape.size, hash, body, zeros, in_source };
         Ok(self.keep(item, if in_source { 0 } else { want }))
+    }
+
+    fn take_segment(
+        &mut self,
+        segment: &Segment,
+        in_source: bool,
+        read: &mut impl FnMut(&mut [u8]) -> Result<usize>,
+        hasher: &mut BodyHasher,
+    ) -> Result<()> {
+        let mut left = segment.length;
+        while left > 0 {
+            let most = usize::try_from(left).unwrap_or(BUFFER).min(BUFFER);
+            let count = read(&mut self.buffer[..most])?;
+            if count == 0 {
+                return Err(Error::refused(format!("its contents are {left} bytes less than were announced")));
+            }
+            let bytes = &self.buffer[..count];
+            if !in_source {
+                let at = segment.at + segment.length - left;
+                self.file.write_all_at(bytes, at).map_err(|e| Error::failed("writing the spool file", e))?;
+            }
+            hasher.bytes(bytes);
+            left -= count as u64;
+        }
+        Ok(())
     }
 
     /// Refuses more holes that have to be stored than a layer may have; the end of a file's last block is none.
