@@ -213,6 +213,19 @@ fn a_small_tar_of_deep_paths_does_not_fill_the_memory() {
         }
     });
     place.refused(&tar, &["layer", "entry '2", "more than 4194304 paths"]);
+    // The same by the targets of links, none of whose directories an entry names.
+    let tar = place.tar("targets", |tar| {
+        for at in 0..3000 {
+            tar.entry(
+                format!("l{at:04}").as_bytes(),
+                b'2',
+                &[format!("{at:04}/").into_bytes(), b"d/".repeat(2040)].concat(),
+                0,
+            );
+            tar.entry(format!("l{at:04}/x").as_bytes(), b'0', b"", 0);
+        }
+    });
+    place.refused(&tar, &["layer", "entry 'l2", "more than 4194304 paths"]);
     // As deep as it goes, within all bounds, through links and with a mark at the end.
     let tar = place.tar("honest", |tar| {
         for at in 0..20 {

@@ -2,8 +2,11 @@
 //! that holds.
 
 use super::merged::Merged;
+use crate::error::{Error, Result};
 use crate::tar::TreePath;
 use erofs::{Attributes, Kind};
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
 
 /// Something that holds of the tree below a layer, at a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +34,60 @@ pub enum Found {
     Nothing,
     /// A file whose contents were copied: holds nowhere else.
     Contents,
+}
+
+/// The assumptions of a layer while it is settled: each once, however often it is met, in the order in which they first
+/// are; of a bounded size together.
+#[derive(Debug)]
+pub(super) struct Assumes {
+    list: Vec<Assumption>,
+    /// Places in the list by the hash of their path: the paths themselves are kept once.
+    places: HashMap<u64, Vec<usize>>,
+    hasher: RandomState,
+    /// What the list takes in memory, about.
+    bytes: usize,
+    most: usize,
+}
+
+impl Assumes {
+    /// None yet, of so many bytes at most.
+    pub(super) fn new(most: usize) -> Self {
+        Self { list: Vec::new(), places: HashMap::new(), hasher: RandomState::new(), bytes: 0, most }
+    }
+
+    /// Notes an assumption.
+    pub(super) fn push(&mut self, assumption: Assumption) -> Result<()> {
+        let places = self.places.entry(self.hasher.hash_one(&assumption.path)).or_default();
+        if places.iter().any(|&place| self.list[place] == assumption) {
+            return Ok(());
+        }
+        self.bytes += assumption.bytes();
+        if self.bytes > self.most {
+            return Err(Error::refused("the layer takes too much from the tree below for a list of it"));
+        }
+        places.push(self.list.len());
+        self.list.push(assumption);
+        Ok(())
+    }
+
+    pub(super) fn into_list(self) -> Vec<Assumption> {
+        self.list
+    }
+}
+
+impl Assumption {
+    /// What it takes in memory, about.
+    fn bytes(&self) -> usize {
+        let path = self.path.parts().iter().map(|part| part.len() + 2 * size_of_val(part)).sum::<usize>();
+        let found = match &self.found {
+            Found::Directory(attributes) => {
+                attributes.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum()
+            }
+            Found::Symlink(target) => target.len(),
+            _ => 0,
+        };
+        path + found
+    }
 }
 
 impl Merged {

@@ -1,12 +1,11 @@
 //! The last pass: the layer's tree, in overlayfs's own form, and what was assumed of the tree below.
 
-use super::assume::{Assumption, Found, default_directory, without_time};
+use super::assume::{Assumes, Assumption, Found, default_directory, without_time};
 use super::links::unresolved;
 use super::merged::{Id, Merged, OPAQUE};
 use super::upper::{Contents, Inode, Path, Says, Upper};
 use super::visit::{Lower, Visit, path_of};
 use crate::error::{Error, Result};
-use crate::limits::ASSUMED;
 use erofs::{Attributes, Kind, Node, NodeId, Tree};
 use std::collections::HashMap;
 
@@ -20,15 +19,14 @@ pub(super) struct Build<'a> {
     directories: Vec<NodeId>,
     inodes: HashMap<usize, NodeId>,
     pub(super) contents: Vec<(NodeId, Contents)>,
-    pub(super) assumes: Vec<Assumption>,
-    /// Bytes of these, about.
-    assumed: usize,
+    pub(super) assumes: Assumes,
     /// By visit: it was noted of it, or of a directory above, that the tree below has nothing there.
     absent: Vec<bool>,
 }
 
 impl<'a> Build<'a> {
-    pub(super) fn new(upper: &'a Upper, below: &'a Merged, visits: &'a [Visit<'a>]) -> Result<Self> {
+    /// Starts with the root; `assumes` has what was relied on to get so far.
+    pub(super) fn new(upper: &'a Upper, below: &'a Merged, visits: &'a [Visit<'a>], assumes: Assumes) -> Result<Self> {
         let mut build = Self {
             upper,
             below,
@@ -37,15 +35,14 @@ impl<'a> Build<'a> {
             directories: vec![Tree::ROOT; visits.len()],
             inodes: HashMap::new(),
             contents: Vec::new(),
-            assumes: Vec::new(),
-            assumed: 0,
+            assumes,
             absent: vec![false; visits.len()],
         };
         let root = match (&upper.slots[0].says, below.root()) {
             (Says::Directory(attributes), _) => attributes.clone(),
-            (_, Some(id)) => build.inherit(0, id),
+            (_, Some(id)) => build.inherit(0, id)?,
             (_, None) => {
-                build.assume(0, Found::Directory(default_directory()));
+                build.assume(0, Found::Directory(default_directory()))?;
                 default_directory()
             }
         };
@@ -54,19 +51,16 @@ impl<'a> Build<'a> {
     }
 
     pub(super) fn visit(&mut self, number: usize) -> Result<()> {
-        if self.assumed > ASSUMED {
-            return Err(Error::refused("the layer takes too much from the tree below for a list of it"));
-        }
         let path = &self.upper.slots[self.visits[number].slot];
         match &path.says {
             Says::Nothing if path.whiteout => self.whiteout(number),
             Says::Nothing if !self.visits[number].effective => {
                 if path.opaque {
-                    self.no_directory(number);
+                    self.no_directory(number)?;
                 }
                 // What the marks in it act on was found here, and not where a link would have led.
                 if (path.opaque || !path.children.is_empty()) && self.visits[number].lower != Lower::Hidden {
-                    self.assume(number, Found::NoLink);
+                    self.assume(number, Found::NoLink)?;
                 }
                 Ok(())
             }
@@ -88,12 +82,9 @@ impl<'a> Build<'a> {
             Lower::Absent if self.upper.keep_marks => {
                 self.add(number, Attributes::default(), Kind::Char(0, 0)).map(drop)
             }
-            Lower::Absent => {
-                self.nothing(number);
-                Ok(())
-            }
+            Lower::Absent => self.nothing(number),
             Lower::Node(_) => {
-                self.assume(number, Found::Something);
+                self.assume(number, Found::Something)?;
                 self.add(number, Attributes::default(), Kind::Char(0, 0)).map(drop)
             }
         }
@@ -103,25 +94,25 @@ impl<'a> Build<'a> {
     fn implied(&mut self, number: usize, path: &Path) -> Result<Attributes> {
         match self.visits[number].lower {
             Lower::Node(id) if !path.whiteout && !path.fresh => match self.below.node(id).kind {
-                Kind::Directory => Ok(self.inherit(number, id)),
+                Kind::Directory => self.inherit(number, id),
                 _ => {
-                    self.no_directory(number);
-                    self.assume(number, Found::NoLink);
+                    self.no_directory(number)?;
+                    self.assume(number, Found::NoLink)?;
                     Ok(default_directory())
                 }
             },
             _ if path.whiteout || path.fresh => Ok(default_directory()),
             _ => {
-                self.no_directory(number);
+                self.no_directory(number)?;
                 Ok(default_directory())
             }
         }
     }
 
-    fn inherit(&mut self, number: usize, id: Id) -> Attributes {
+    fn inherit(&mut self, number: usize, id: Id) -> Result<Attributes> {
         let attributes = without_time(&self.below.node(id).attributes);
-        self.assume(number, Found::Directory(attributes.clone()));
-        attributes
+        self.assume(number, Found::Directory(attributes.clone()))?;
+        Ok(attributes)
     }
 
     /// Adds a directory, opaque where the layer hides a lower directory of the same name.
@@ -131,13 +122,13 @@ impl<'a> Build<'a> {
             match visit.lower {
                 Lower::Node(id) if self.below.node(id).kind == Kind::Directory => {
                     let lower = without_time(&self.below.node(id).attributes);
-                    self.assume(number, Found::Directory(lower));
+                    self.assume(number, Found::Directory(lower))?;
                     attributes.xattrs.insert(OPAQUE.to_vec(), b"y".to_vec());
                 }
                 Lower::Absent if self.upper.keep_marks => {
                     attributes.xattrs.insert(OPAQUE.to_vec(), b"y".to_vec());
                 }
-                _ => self.no_directory(number),
+                _ => self.no_directory(number)?,
             }
         }
         self.directories[number] = self.add(number, attributes, Kind::Directory)?;
@@ -167,28 +158,24 @@ impl<'a> Build<'a> {
     }
 
     /// Notes that the tree below has no directory at a path.
-    fn no_directory(&mut self, number: usize) {
+    fn no_directory(&mut self, number: usize) -> Result<()> {
         match self.visits[number].lower {
-            Lower::Hidden => {}
+            Lower::Hidden => Ok(()),
             Lower::Absent => self.nothing(number),
             Lower::Node(_) => self.assume(number, Found::NoDirectory),
         }
     }
 
     /// Notes that the tree below has nothing at a path: said of the highest such directory only, since paths can be deep.
-    fn nothing(&mut self, number: usize) {
+    fn nothing(&mut self, number: usize) -> Result<()> {
         if !self.absent[self.visits[number].parent] {
-            self.assume(number, Found::Nothing);
+            self.assume(number, Found::Nothing)?;
         }
         self.absent[number] = true;
+        Ok(())
     }
 
-    fn assume(&mut self, number: usize, found: Found) {
-        let path = path_of(self.visits, number);
-        self.assumed += path.parts().iter().map(|part| part.len() + 2 * size_of_val(part)).sum::<usize>();
-        if let Found::Directory(attributes) = &found {
-            self.assumed += attributes.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
-        }
-        self.assumes.push(Assumption { path, found });
+    fn assume(&mut self, number: usize, found: Found) -> Result<()> {
+        self.assumes.push(Assumption { path: path_of(self.visits, number), found })
     }
 }

@@ -1,11 +1,12 @@
 //! Hard links whose target had no entry yet when they came: resolved at the end of the layer, in the layer as it is
 //! then, else in the tree below, whose file is then copied into the layer.
 
-use super::assume::{Assumption, Found};
+use super::assume::{Assumes, Assumption, Found};
 use super::merged::{Id, Merged, Placed};
 use super::upper::{Contents, Inode, Says, Slot, Upper, not_linkable};
 use super::visit::{Lower, path_of, step};
 use crate::error::{Error, Result};
+use crate::limits::check_paths;
 use crate::tar::TreePath;
 use erofs::{Content, Kind};
 use std::collections::{HashMap, HashSet};
@@ -23,21 +24,23 @@ struct Chased {
 }
 
 impl Upper {
-    /// Gives each hard link that had no target the inode of its target: in the layer as it is now, else below.
-    pub(super) fn resolve_links(&mut self, below: &Merged) -> Result<Vec<Assumption>> {
+    /// Gives each hard link that had no target the inode of its target: in the layer as it is now, else below. The layer
+    /// may have `most` paths then.
+    pub(super) fn resolve_links(&mut self, below: &Merged, assumes: &mut Assumes, most: usize) -> Result<()> {
         let mut copied: HashMap<Id, usize> = HashMap::new();
-        let mut assumes = Vec::new();
         for (slot, path) in self.pending() {
             // An earlier one's way led over it.
             let Says::Link(_) = self.slots[slot].says else { continue };
-            let Chased { target, over } = self.chase(slot, below, &mut assumes).map_err(|e| e.at(&path.to_bytes()))?;
+            let at = |e: Error| e.at(&path.to_bytes());
+            let Chased { target, over } = self.chase(slot, below, assumes).map_err(at)?;
             let inode = match target {
                 Target::Inode(inode) => inode,
                 Target::Below(id, target) => {
                     let inode = *copied.entry(id).or_insert_with(|| self.copy_up(below, id));
-                    let place = self.place(&target)?;
+                    let place = self.place(&target).map_err(at)?;
+                    check_paths(self.paths(), most).map_err(at)?;
                     self.put(place, Says::Inode(inode));
-                    assumes.push(Assumption { path: target, found: Found::Contents });
+                    assumes.push(Assumption { path: target, found: Found::Contents }).map_err(at)?;
                     inode
                 }
             };
@@ -45,7 +48,7 @@ impl Upper {
                 self.put(slot, Says::Inode(inode));
             }
         }
-        Ok(assumes)
+        Ok(())
     }
 
     /// The paths that still hold an unresolved hard link.
@@ -59,15 +62,14 @@ impl Upper {
     }
 
     /// Follows a hard link to hard links to its end.
-    fn chase(&self, start: Slot, below: &Merged, assumes: &mut Vec<Assumption>) -> Result<Chased> {
+    fn chase(&self, start: Slot, below: &Merged, assumes: &mut Assumes) -> Result<Chased> {
         let mut over = vec![start];
         let mut seen = HashSet::from([start]);
         let mut slot = start;
         loop {
             let Says::Link(target) = &self.slots[slot].says else { return Err(unresolved()) };
-            let led = self.lead_parent(target, below)?;
-            assumes.extend(led.assumes);
-            let next = self.find(&led.path).filter(|&next| seen.insert(next));
+            let led = self.lead_parent(target, below, assumes)?;
+            let next = self.find(&led).filter(|&next| seen.insert(next));
             let target = match next.map(|next| (next, &self.slots[next].says)) {
                 Some((_, Says::Inode(inode))) => Target::Inode(*inode),
                 Some((_, Says::Directory(_) | Says::Implied)) => return Err(not_linkable(target)),
@@ -76,7 +78,7 @@ impl Upper {
                     slot = next;
                     continue;
                 }
-                _ => self.target_below(&led.path, below)?,
+                _ => self.target_below(&led, below)?,
             };
             return Ok(Chased { target, over });
         }

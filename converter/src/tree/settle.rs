@@ -4,13 +4,13 @@
 //! the paths, none recursive: downwards, what of the tree below each path can be seen; upwards, which
 //! marks hide anything; downwards again, the layer's tree.
 
-use super::assume::Assumption;
+use super::assume::{Assumes, Assumption};
 use super::emit::Build;
 use super::merged::Merged;
 use super::upper::{Contents, Path, Says, Upper};
 use super::visit::{Lower, Visit, path_of, step};
 use crate::error::Result;
-use crate::limits::check_nodes;
+use crate::limits::{ASSUMED, PATHS, check_nodes};
 use erofs::{Kind, NodeId, Tree};
 
 /// A layer, decided.
@@ -22,7 +22,7 @@ pub struct Settled {
     pub contents: Vec<(NodeId, Contents)>,
     /// Whether the layer hides all below it.
     pub root_opaque: bool,
-    /// What holds of the tree below and was relied on.
+    /// What holds of the tree below and was relied on, each once, in the order in which it was met.
     pub assumes: Vec<Assumption>,
     /// What was left out.
     pub warnings: Vec<String>,
@@ -33,17 +33,18 @@ pub struct Settled {
 impl Upper {
     /// Decides the layer over the tree below it.
     pub fn settle(mut self, below: &Merged) -> Result<Settled> {
-        let mut assumes = self.follow_links(below)?;
-        assumes.extend(self.resolve_links(below)?);
+        let mut assumes = Assumes::new(ASSUMED);
+        self.follow_links(below, &mut assumes, PATHS)?;
+        self.resolve_links(below, &mut assumes, PATHS)?;
         let mut visits = self.downwards(below);
         check_nodes(below.nodes() + visits.len())?;
         self.upwards(&mut visits, below);
-        let mut build = Build::new(&self, below, &visits)?;
+        let mut build = Build::new(&self, below, &visits, assumes)?;
         for number in 1..build.visits.len() {
             build.visit(number).map_err(|e| e.at(&path_of(build.visits, number).to_bytes()))?;
         }
-        let Build { tree, contents, assumes: found, .. } = build;
-        assumes.extend(found);
+        let Build { tree, contents, assumes, .. } = build;
+        let assumes = assumes.into_list();
         let more = self.warned - self.warnings.len() as u64;
         if more > 0 {
             self.warnings.push(format!("and {more} more"));

@@ -1,3 +1,4 @@
+use super::assume::Assumes;
 use super::*;
 use crate::error::Result;
 use crate::tar::{Entry, Kind as TarKind, Shape, TreePath};
@@ -325,6 +326,67 @@ fn the_list_of_what_a_layer_takes_from_below_is_bounded() {
     assert!(error.contains("takes too much from the tree below"), "{error}");
     // What is not there is said once, not for each directory in it.
     assert_eq!(texts(&layer).settle(&Merged::new()).unwrap().assumes.len(), 1 + 4);
+}
+
+#[test]
+fn directories_that_only_targets_of_links_name_count_as_paths() {
+    let deep = |at: usize| format!("l{at} -> {at}/{}", "d/".repeat(2000));
+    let entries: Vec<String> = (0..3).flat_map(|at| [deep(at), format!("l{at}/x")]).collect();
+    let entries: Vec<&str> = entries.iter().map(String::as_str).collect();
+    let follow = |most| {
+        let mut layer = upper(&entries).unwrap();
+        layer.follow_links(&Merged::new(), &mut Assumes::new(1 << 20), most).map(|()| layer.paths())
+    };
+    assert_eq!(follow(10_000).unwrap(), 1 + 3 * (2 + 2001));
+    let refused = follow(3000).unwrap_err().to_string();
+    assert!(refused.starts_with("entry 'l1': the layer is too large: more than 3000 paths"), "{refused}");
+}
+
+#[test]
+fn copies_of_lower_files_count_as_paths() {
+    let below = below(&[&["d/d/d/f"]]);
+    let resolve = |most| upper(&["h = d/d/d/f"]).unwrap().resolve_links(&below, &mut Assumes::new(1 << 20), most);
+    assert!(resolve(6).is_ok());
+    assert!(resolve(5).unwrap_err().to_string().starts_with("entry 'h': the layer is too large: more than 5 paths"));
+}
+
+#[test]
+fn what_was_found_is_listed_once_however_many_ways_lead_over_it() {
+    let below = below(&[&["lib -> usr/lib", "usr/bin -> ../lib", "usr/lib/f"]]);
+    let layer = ["usr/bin/a", "lib/b", "g = lib/f", "h = usr/bin/f", "i = lib/f"];
+    let assumes = upper(&layer).unwrap().settle(&below).unwrap().assumes;
+    let of = |path: &str, found: &Found| {
+        let path = TreePath::clean(path.as_bytes()).unwrap();
+        assumes.iter().filter(|assumption| assumption.path == path && assumption.found == *found).count()
+    };
+    assert_eq!(of("lib", &Found::Symlink(b"usr/lib".to_vec())), 1, "{assumes:?}");
+    assert_eq!(of("usr/bin", &Found::Symlink(b"../lib".to_vec())), 1, "{assumes:?}");
+    assert_eq!(of("usr/lib/f", &Found::Contents), 1, "{assumes:?}");
+    assert_eq!(upper(&layer).unwrap().settle(&below).unwrap().assumes, assumes);
+}
+
+#[test]
+fn links_that_were_followed_count_to_what_a_layer_takes_from_below() {
+    let lower: Vec<String> = (0..20).map(|at| format!("l{at} -> {}d", "./".repeat(1000))).collect();
+    let below = below(&[&lower.iter().map(String::as_str).collect::<Vec<_>>(), &["d/f"]]);
+    let with = |form: fn(usize) -> String| {
+        let entries: Vec<String> = (0..20).map(form).collect();
+        upper(&entries.iter().map(String::as_str).collect::<Vec<_>>()).unwrap()
+    };
+    let follow = |most| with(|at| format!("l{at}/x{at}")).follow_links(&below, &mut Assumes::new(most), 1000);
+    let resolve = |most| with(|at| format!("h{at} = l{at}/f")).resolve_links(&below, &mut Assumes::new(most), 1000);
+    assert!(follow(50_000).is_ok() && resolve(50_000).is_ok());
+    for (error, entry) in [(follow(30_000).unwrap_err(), "entry 'l"), (resolve(30_000).unwrap_err(), "entry 'h")] {
+        let error = error.to_string();
+        assert!(error.starts_with(entry) && error.contains("takes too much from the tree below"), "{error}");
+    }
+    // The same link again and again is one.
+    let again: Vec<String> = (0..1000).map(|at| format!("l0/{at} = l0/f")).collect();
+    let mut layer = upper(&again.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+    let mut assumes = Assumes::new(5000);
+    layer.follow_links(&below, &mut assumes, 10_000).unwrap();
+    layer.resolve_links(&below, &mut assumes, 10_000).unwrap();
+    assert_eq!(assumes.into_list().len(), 2);
 }
 
 #[test]

@@ -4,25 +4,19 @@
 //! (`lib/x` over `lib -> usr/lib`). A layer that has an entry of its own for the directory replaces the link instead, as
 //! everywhere. A target that is missing is made; one that is no directory is refused, as are loops: at most [`LINKS_MAX`]
 //! links are followed for a path, as by Linux. No path leaves the root: `..` ends there, and absolute targets start
-//! there.
+//! there. A target can be two thousand directories deep, none of which an entry names: they count as the layer's paths.
 
-use super::assume::{Assumption, Found};
+use super::assume::{Assumes, Assumption, Found};
 use super::merged::{Id, Merged};
 use super::upper::{Says, Slot, Upper};
 use super::visit::{Lower, path_of, step};
 use crate::error::{Error, Result};
+use crate::limits::check_paths;
 use crate::tar::TreePath;
 use erofs::Kind;
 
 /// Links that are followed for one path: Linux's own bound.
 const LINKS_MAX: usize = 40;
-
-/// Where a path leads, and the links below that were followed on the way.
-#[derive(Debug)]
-pub(super) struct Led {
-    pub(super) path: TreePath,
-    pub(super) assumes: Vec<Assumption>,
-}
 
 /// A directory on the way of a path.
 struct Step {
@@ -32,9 +26,8 @@ struct Step {
 }
 
 impl Upper {
-    /// Moves what stands below symbolic links to where they lead.
-    pub(super) fn follow_links(&mut self, below: &Merged) -> Result<Vec<Assumption>> {
-        let mut assumes = Vec::new();
+    /// Moves what stands below symbolic links to where they lead; the layer may have `most` paths then.
+    pub(super) fn follow_links(&mut self, below: &Merged, assumes: &mut Assumes, most: usize) -> Result<()> {
         // What was moved can again stand below a link.
         for round in 0..LINKS_MAX {
             let found = self.below_links(below);
@@ -42,12 +35,13 @@ impl Upper {
                 if round > 0 {
                     self.forget_implied();
                 }
-                return Ok(assumes);
+                return Ok(());
             }
             for (slot, path) in found {
-                let led = self.lead(&path, below).map_err(|e| e.at(&path.to_bytes()))?;
-                assumes.extend(led.assumes);
-                self.graft(slot, &led.path);
+                let at = |e: Error| e.at(&path.to_bytes());
+                let led = self.lead(&path, below, assumes).map_err(at)?;
+                self.graft(slot, &led);
+                check_paths(self.paths(), most).map_err(at)?;
             }
         }
         Err(too_many())
@@ -83,9 +77,8 @@ impl Upper {
         }
     }
 
-    /// Where the directory at a path is, all links followed.
-    pub(super) fn lead(&self, path: &TreePath, below: &Merged) -> Result<Led> {
-        let mut led = Led { path: TreePath::default(), assumes: Vec::new() };
+    /// Where the directory at a path is, all links followed; those of the tree below are noted.
+    pub(super) fn lead(&self, path: &TreePath, below: &Merged, assumes: &mut Assumes) -> Result<TreePath> {
         let root = Step { name: Vec::new(), slot: Some(0), lower: below.root().map_or(Lower::Absent, Lower::Node) };
         let mut way = vec![root];
         let mut parts: Vec<Vec<u8>> = path.parts().iter().rev().cloned().collect();
@@ -111,7 +104,7 @@ impl Upper {
             }
             if id.is_some() {
                 let path = names(way.iter().chain([&next]));
-                led.assumes.push(Assumption { path, found: Found::Symlink(target.to_vec()) });
+                assumes.push(Assumption { path, found: Found::Symlink(target.to_vec()) })?;
             }
             if target.starts_with(b"/") {
                 way.truncate(1);
@@ -119,16 +112,13 @@ impl Upper {
             parts.extend(target.rsplit(|&byte| byte == b'/').map(<[u8]>::to_vec));
         }
         // Targets are not cleaned paths: their parts may be too long.
-        led.path = TreePath::clean(&names(&way).to_bytes())?;
-        Ok(led)
+        TreePath::clean(&names(&way).to_bytes())
     }
 
     /// As [`Upper::lead`] for the directory of a path; its last name stays, link or not.
-    pub(super) fn lead_parent(&self, path: &TreePath, below: &Merged) -> Result<Led> {
-        let Some((parents, name)) = path.split() else { return self.lead(path, below) };
-        let mut led = self.lead(&TreePath::from(parents.to_vec()), below)?;
-        led.path = led.path.join(name);
-        Ok(led)
+    pub(super) fn lead_parent(&self, path: &TreePath, below: &Merged, assumes: &mut Assumes) -> Result<TreePath> {
+        let Some((parents, name)) = path.split() else { return self.lead(path, below, assumes) };
+        Ok(self.lead(&TreePath::from(parents.to_vec()), below, assumes)?.join(name))
     }
 
     fn enter(&self, way: &[Step], name: Vec<u8>, below: &Merged) -> Step {
