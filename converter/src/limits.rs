@@ -46,8 +46,8 @@ pub const DOCUMENT: u64 = 8 << 20;
 /// Bytes of all documents of an image.
 pub const DOCUMENTS: u64 = 64 << 20;
 
-/// How deep indexes may nest.
-pub const DEPTH: usize = 4;
+/// How deep indexes may nest: see [`is_too_deep`].
+const DEPTH: usize = 4;
 
 /// Layers of an image: more than any image has, and than overlayfs stacks.
 pub const LAYERS: usize = 512;
@@ -92,6 +92,11 @@ impl Budget {
     pub fn entries(&self) -> u64 {
         self.entries
     }
+}
+
+/// Whether an index with so many indexes above it is one too many.
+pub(crate) fn is_too_deep(above: usize) -> bool {
+    above >= DEPTH
 }
 
 /// Refuses an image of too many nodes.
