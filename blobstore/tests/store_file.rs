@@ -84,6 +84,23 @@ async fn a_file_on_the_same_file_system_is_adopted_as_it_is_and_a_link_to_one_is
 }
 
 #[tokio::test]
+async fn a_file_is_copied_where_the_directory_gives_new_files_another_group() {
+    let (dir, store) = store();
+    let parent = dir.path().join("not/yet/there");
+    std::fs::create_dir_all(&parent).unwrap();
+    if std::os::unix::fs::chown(&parent, None, Some(4242)).is_err() {
+        println!("SKIPPED: needs root");
+        return;
+    }
+    std::fs::set_permissions(&parent, PermissionsExt::from_mode(0o2775)).unwrap();
+    let local = dir.path().join("local");
+    std::fs::write(&local, b"x").unwrap();
+    store.adopt("a", &local).await.unwrap();
+    assert_eq!(std::fs::metadata(parent.join("a")).unwrap().gid(), 4242);
+    assert_ne!(std::fs::metadata(&local).unwrap().gid(), 4242);
+}
+
+#[tokio::test]
 async fn more_objects_than_descriptors_are_kept_can_be_read() {
     let (_dir, store) = store();
     let key = |n: u32| format!("many/{n}");

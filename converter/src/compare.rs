@@ -7,19 +7,18 @@
 
 use crate::below::Below;
 use crate::contents::{Contents, runs};
-use crate::convert::Options;
 use crate::error::{Error, Result};
 use crate::model::content::ContentHash;
 use crate::model::{Inode, Kind, Model};
-use crate::publish::chain_ids;
-use crate::source::{Blobs, Image, LayerBlob, LayerStream, ReadSums, Source, open_docker, open_layout, open_registry};
+use crate::options::Options;
+use crate::ready::chain_ids;
+use crate::source::{Blobs, Image, LayerBlob, LayerStream, Opened, ReadSums, Source, open};
 use crate::tar::Reader;
 use crate::tree::Merged;
 use blobstore::layer::verify_object;
 use blobstore::refs::{Digest, Refs, Stacks, layer_key};
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 use tokio::runtime::Handle;
@@ -55,9 +54,10 @@ struct Original {
 /// # Errors
 /// [`Error::Failed`] also where the store has nothing for the source, or damaged layers.
 pub async fn compare(refs: &Refs, source: &Source, options: &Options) -> Result<Comparison> {
-    let (source, asked, runtime) = (source.clone(), options.clone(), Handle::current());
-    let read = move || originals(&source, &asked, &runtime);
-    let originals = tokio::task::spawn_blocking(read).await.map_err(|e| Error::failed("reading the source", e))??;
+    let opened = open(source, &options.platforms, &options.registries).await?;
+    let originals = tokio::task::spawn_blocking(move || originals(opened))
+        .await
+        .map_err(|e| Error::failed("reading the source", e))??;
     let mut found = Comparison::default();
     for original in originals {
         let Stacks { plain, collapsed } = stored(refs, &original, options).await?;
@@ -79,26 +79,12 @@ pub async fn compare(refs: &Refs, source: &Source, options: &Options) -> Result<
     Ok(found)
 }
 
-fn originals(source: &Source, options: &Options, runtime: &Handle) -> Result<Vec<Original>> {
-    let platforms = &options.platforms;
-    let images = match source {
-        Source::Oci { directory, reference } => {
-            open_layout(Blobs::Directory(directory.clone()), reference.as_deref(), platforms)?
-        }
-        Source::OciArchive { file, reference } => open_layout(Blobs::archive(file)?, reference.as_deref(), platforms)?,
-        Source::DockerArchive { file, reference } => {
-            open_docker(Blobs::archive(file)?, reference.as_deref(), platforms)?
-        }
-        Source::Registry(name) => open_registry(name, &options.registries, platforms, runtime)?,
-        Source::Tar(None) => return Ok(vec![tar(Box::new(io::stdin()), "standard input")?]),
-        Source::Tar(Some(path)) => {
-            let name = path.display().to_string();
-            let file = File::open(path).map_err(|e| Error::failed(name.clone(), e))?;
-            return Ok(vec![tar(Box::new(file), &name)?]);
-        }
-        Source::Directory(path) => return Ok(vec![directory(path)?]),
-    };
-    images.images.iter().map(|each| image(each, &images.blobs)).collect()
+fn originals(opened: Opened) -> Result<Vec<Original>> {
+    match opened {
+        Opened::Images(images) => images.images.iter().map(|each| image(each, &images.blobs)).collect(),
+        Opened::Tar { blob, name, .. } => Ok(vec![tar(blob.stream, &name)?]),
+        Opened::Directory(path) => Ok(vec![directory(&path)?]),
+    }
 }
 
 fn image(image: &Image, blobs: &Blobs) -> Result<Original> {

@@ -130,6 +130,11 @@ pub(crate) fn short(bytes: &[u8]) -> String {
     }
 }
 
+/// A failure of the store's references.
+pub(crate) fn store(error: blobstore::refs::Error) -> Error {
+    Error::failed("the store's references", error)
+}
+
 /// A byte string for messages: printable text as it is, the rest escaped.
 pub fn show(bytes: &[u8]) -> String {
     bytes

@@ -4,32 +4,16 @@
 //! up, their collapsed stacks, the manifest, a tag. Names of images come after all of it, and are the caller's.
 
 use crate::collapse::Collapsed;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, store};
 use crate::progress::{Event, Progress};
-use crate::report::{ImageReport, LayerReport};
-use crate::source::{Image, LayerBlob};
+use crate::ready::{Ready, chain_ids};
+use crate::report::ImageReport;
+use crate::source::Image;
 use blobstore::refs::{
-    Candidate, Chain, ChainLayer, Digest, ManifestChain, ManifestDoc, Refs, Stack, StackEntry, Stacks, Tag, TagName,
-    layer_key,
+    Chain, ChainLayer, Digest, ManifestChain, ManifestDoc, Refs, Stack, Stacks, Tag, TagName, layer_key,
 };
 use blobstore::store::{FileStore, Store, StoreError};
 use std::path::Path;
-
-/// A layer that is in the store or in the stage.
-pub(crate) struct Ready {
-    pub(crate) entry: StackEntry,
-    /// Of a layer that was just made, and is in the stage.
-    pub(crate) fresh: Option<Fresh>,
-    pub(crate) report: LayerReport,
-}
-
-/// What references are to say of a new layer.
-pub(crate) struct Fresh {
-    /// For the reference of its diff id.
-    pub(crate) candidate: Option<(Digest, Candidate)>,
-    /// For that of its blob.
-    pub(crate) source: Option<LayerBlob>,
-}
 
 /// Writes to a store.
 pub(crate) struct Publisher<'a> {
@@ -174,18 +158,4 @@ impl Publisher<'_> {
         let tag = Tag { kind, name, version, stack, collapsed, made_over: None, environment };
         self.refs.put_tag(&tag).await.map(drop).map_err(store)
     }
-}
-
-/// The chain id up to and with each layer.
-pub(crate) fn chain_ids(image: &Image) -> Vec<Digest> {
-    let mut chain_ids: Vec<Digest> = Vec::new();
-    for layer in &image.layers {
-        chain_ids.push(Digest::chain(chain_ids.last(), &layer.diff_id));
-    }
-    chain_ids
-}
-
-/// A failure of the store's references.
-pub(crate) fn store(error: blobstore::refs::Error) -> Error {
-    Error::failed("the store's references", error)
 }

@@ -7,7 +7,7 @@ use super::{Result, Store, StoreError};
 use bytes::Bytes;
 use std::fmt::Debug;
 use std::io::Write;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// Runs the suite on a store that can be written.
 pub async fn run(store: &dyn Store) {
@@ -109,8 +109,12 @@ async fn upload_is_exclusive(store: &dyn Store, base: &str) {
 async fn adoption_is_exclusive(store: &dyn Store, base: &str) {
     let mut local = tempfile::NamedTempFile::new().expect("a temporary file");
     local.write_all(&[43; 300_000]).expect("writing it");
+    let old = SystemTime::now() - Duration::from_secs(8 * 24 * 3600);
+    local.as_file().set_modified(old).expect("setting its time");
     let key = format!("{base}adopt/ed");
     done(store.adopt(&key, local.path()).await);
+    let modified = done(store.stat(&key).await).modified;
+    assert!(modified > old + Duration::from_secs(24 * 3600), "it came into the store now: {modified:?}");
     already_exists(store.adopt(&key, local.path()).await);
     let gone = local.path().with_extension("not-there");
     let answer = store.adopt(&format!("{base}never"), &gone).await;

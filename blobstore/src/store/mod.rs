@@ -120,7 +120,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     async fn upload(&self, key: &str, file: &Path) -> Result<()>;
 
     /// As [`Store::upload`], of a file that nobody will write to again: a store on the same file system may take the file
-    /// itself, under a second name. Its first name stays.
+    /// itself, under a second name, as modified now. Its first name stays.
     async fn adopt(&self, key: &str, file: &Path) -> Result<()> {
         self.upload(key, file).await
     }

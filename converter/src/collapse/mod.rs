@@ -13,8 +13,8 @@ mod proof;
 
 use crate::below::{self, Below, hashes};
 use crate::build::{Made, Settings, assemble};
-use crate::error::{Error, Result};
-use crate::publish::{Ready, store};
+use crate::error::{Error, Result, store};
+use crate::ready::Ready;
 use crate::report::{CollapsedLayer, CollapsedReport};
 use crate::tree;
 use blobstore::refs::{Assume, Assumed, Chain, Digest, Refs, Stack, StackEntry, Stacks, layer_key};

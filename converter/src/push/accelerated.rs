@@ -3,8 +3,7 @@
 use super::digests::{self, Digests};
 use super::document;
 use super::originals::Document;
-use crate::error::{Error, Result};
-use crate::publish::store;
+use crate::error::{Error, Result, store};
 use crate::registry::{Blob, Content};
 use crate::source::{Image, MOUNTABLE, parse};
 use blobstore::layer::LayerId;

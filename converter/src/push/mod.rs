@@ -12,8 +12,7 @@ mod digests;
 mod index;
 mod originals;
 
-use crate::error::{Error, Result};
-use crate::publish::store;
+use crate::error::{Error, Result, store};
 use crate::registry::{Blob, Pushed, Repository, Settings};
 use crate::report::{PushReport, PushedImage};
 use crate::source::{Blobs, Images};

@@ -11,6 +11,7 @@ mod gzip;
 mod hashing;
 mod layout;
 mod manifest;
+mod open;
 mod remote;
 mod stream;
 
@@ -19,7 +20,7 @@ pub use directory::read_directory;
 pub use docker::open as open_docker;
 pub use layout::{Image, Images, LayerBlob, Platforms, open as open_layout};
 pub(crate) use manifest::{Descriptor, MOUNTABLE, WirePlatform, parse};
-pub use remote::open as open_registry;
+pub use open::{Opened, open};
 pub use stream::{LayerStream, Read as ReadSums};
 
 use crate::error::{Error, Result};

@@ -8,7 +8,7 @@ use blobstore::refs::ImageName;
 use tokio::runtime::Handle;
 
 /// The images that a name stands for in its registry. Blocks: not for the threads of `runtime` itself.
-pub fn open(name: &ImageName, settings: &Settings, platforms: &Platforms, runtime: &Handle) -> Result<Images> {
+pub(super) fn open(name: &ImageName, settings: &Settings, platforms: &Platforms, runtime: &Handle) -> Result<Images> {
     let repository = Repository::new(name, settings)?;
     let root = runtime.block_on(repository.root(name))?;
     let blobs = Blobs::Registry { repository, runtime: runtime.clone() };

@@ -12,6 +12,9 @@ use std::time::{Duration, SystemTime};
 pub(super) const GRACE: Duration = Duration::from_secs(60);
 /// How long a layer is kept that nobody publishes: long enough for somebody to come back to it after a weekend.
 pub(super) const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
+/// A layer younger than this stays however full the disk is: it is what the next try of a conversion that ran out of room
+/// comes back for.
+pub(super) const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// A kept layer that no conversion uses.
 struct Idle {
@@ -20,8 +23,8 @@ struct Idle {
     bytes: u64,
 }
 
-/// Removes stages that nobody holds, once older than `grace`; kept layers older than `week`; and of the others the
-/// oldest, while all take more than the file system has left. What cannot be looked at or removed is left.
+/// Removes stages that nobody holds, once older than `grace`; kept layers older than `week`; and of the others that
+/// are a day old the oldest, while all take more than the file system has left. What cannot be looked at or removed is left.
 pub(super) fn sweep(work: &Work, grace: Duration, week: Duration) {
     for entry in fs::read_dir(work.path()).into_iter().flatten().flatten() {
         let ours = entry.file_name().as_encoded_bytes().starts_with(RUN.as_bytes());
@@ -35,8 +38,8 @@ pub(super) fn sweep(work: &Work, grace: Duration, week: Duration) {
     idle.sort_by_key(|kept| kept.modified);
     let (mut taken, free) = (idle.iter().map(|kept| kept.bytes).sum::<u64>(), work.free());
     for kept in idle {
-        let old = kept.modified.elapsed().is_ok_and(|age| age >= week);
-        if old || taken > free {
+        let age = kept.modified.elapsed().unwrap_or_default();
+        if age >= week || (age >= DAY && taken > free) {
             taken -= kept.bytes;
             remove(&kept.directory);
         }

@@ -1,6 +1,7 @@
 //! Whole objects written durably: temporary name, sync, link or rename, sync of the directory.
 
 use crate::store::TEMPORARY;
+use rustix::fs::{Timespec, Timestamps, UTIME_NOW, futimens, lgetxattr};
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -18,7 +19,8 @@ pub(super) fn create<R: Read>(root: &Path, path: &Path, body: &mut R) -> io::Res
     sync_directory(parent)
 }
 
-/// Gives `file` the name `path` below `root` too, or copies it where that cannot be; else as [`create`].
+/// Gives `file` the name `path` below `root` too, as if it had been written now, or copies it where that cannot be or would
+/// leave it with other permissions than a copy; else as [`create`].
 pub(super) fn adopt(root: &Path, path: &Path, file: &Path) -> io::Result<()> {
     let source = File::open(file)?;
     if path.symlink_metadata().is_ok() {
@@ -27,9 +29,12 @@ pub(super) fn adopt(root: &Path, path: &Path, file: &Path) -> io::Result<()> {
     let parent = make_parents(root, path)?;
     // A link to a link would be one to what others can change.
     let regular = file.symlink_metadata()?.is_file() && source.metadata()?.dev() == parent.metadata()?.dev();
-    if !regular {
+    if !regular || gives_permissions(parent, &source)? {
         return create(root, path, &mut &source);
     }
+    // What a collector goes by is when the object came into the store.
+    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+    futimens(&source, &Timestamps { last_access: now, last_modification: now })?;
     source.sync_all()?;
     match fs::hard_link(file, path) {
         Ok(()) => sync_directory(parent),
@@ -37,6 +42,14 @@ pub(super) fn adopt(root: &Path, path: &Path, file: &Path) -> io::Result<()> {
         // Another mount of the device, a file system without links, a rule against them: whatever it is, a copy will tell.
         Err(_) => create(root, path, &mut &source),
     }
+}
+
+/// Whether a new file in `directory` gets a group or a list of permissions from it that `file` does not have.
+fn gives_permissions(directory: &Path, file: &File) -> io::Result<bool> {
+    const SET_GROUP: u32 = 0o2000;
+    let found = directory.metadata()?;
+    let group = found.mode() & SET_GROUP != 0 && found.gid() != file.metadata()?.gid();
+    Ok(group || lgetxattr(directory, "system.posix_acl_default", &mut [0; 0][..]).is_ok_and(|length| length > 0))
 }
 
 /// Writes `body` to `path` below `root`, in place of what is there.

@@ -8,25 +8,26 @@
 //! Layer files wait in a stage: nothing is written to the store before all of the source was converted, so a refused
 //! source leaves nothing behind. What is written then, and in which order, is `publish`'s.
 
-use crate::assume::holds;
 use crate::below::{self, Below};
 use crate::build::{self, Input, Made, Settings};
 use crate::collapse::{Collapsed, Collapser};
-use crate::convert::Options;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, store};
+use crate::options::Options;
 use crate::progress::{Event, Told};
-use crate::publish::{Fresh, Publisher, Ready, chain_ids, store};
+use crate::publish::Publisher;
 use crate::push;
-use crate::report::{ImageReport, LayerReport, Report};
+use crate::ready::{Ready, chain_ids, fresh, report, reused};
+use crate::report::{ImageReport, Report};
 use crate::source::{Blob, Blobs, Image, Images, LayerBlob};
-use crate::work::{Key, Slot, Stage, Work};
-use blobstore::layer::{WRITER_GENERATION, format};
-use blobstore::refs::{Assume, Candidate, Digest, ImageName, Refs, StackEntry};
+use crate::work::{Slot, Stage, Work};
+use blobstore::refs::{Digest, ImageName, Refs};
 use blobstore::store::{FileStore, Store};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
+
+mod find;
 
 pub(crate) struct Session<'a> {
     refs: &'a Refs,
@@ -221,99 +222,10 @@ impl<'a> Session<'a> {
         Ok((fresh(made, Some(layer), report), below))
     }
 
-    /// The top layer of a chain that the store knows.
-    async fn known_chain(&self, chain_id: &Digest) -> Result<Option<StackEntry>> {
-        match self.refs.chain(chain_id).await {
-            Ok(chain) => Ok(chain.and_then(|chain| chain.stack.into_layers().pop())),
-            Err(e) if e.is_not_converted() => Ok(None),
-            Err(e) => Err(store(e)),
-        }
-    }
-
-    /// What a chain shows.
-    async fn load(&self, chain_id: Option<Digest>) -> Result<Below> {
-        let mut below = Below::default();
-        let Some(chain_id) = chain_id else { return Ok(below) };
-        let chain = self.refs.chain(&chain_id).await.map_err(store)?;
-        for entry in chain.iter().flat_map(|chain| &chain.stack) {
-            below.load(self.refs.store(), entry).await?;
-        }
-        Ok(below)
-    }
-
-    /// A layer of the store that was made from this tar, by this generation of the writer, and is right over this tree;
-    /// it is laid over it then.
-    async fn in_store(&self, diff_id: &Digest, below: &mut Below) -> Result<Option<StackEntry>> {
-        if self.options.again {
-            return Ok(None);
-        }
-        let diff = match self.refs.diff(diff_id).await {
-            Ok(diff) => diff,
-            Err(e) if e.is_not_converted() => None,
-            // Two others wrote it at once, and the slower one stands.
-            Err(blobstore::refs::Error::Older { .. }) => None,
-            Err(e) => return Err(store(e)),
-        };
-        for candidate in diff.into_iter().flat_map(|diff| diff.candidates) {
-            let current =
-                candidate.entry.generation == WRITER_GENERATION && candidate.entry.format == u32::from(format::MAJOR);
-            if !current || !all_hold(&candidate.assumes, below) {
-                continue;
-            }
-            match below.load(self.refs.store(), &candidate.entry).await {
-                Ok(()) => return Ok(Some(candidate.entry)),
-                Err(error) => tracing::warn!(layer = %candidate.entry.layer, %error, "cannot use a layer again"),
-            }
-        }
-        Ok(None)
-    }
-
-    /// The same among the layers of this conversion.
-    async fn in_stage(&self, diff_id: &Digest, below: &mut Below) -> Result<Option<Made>> {
-        let fits = |here: &&Here| here.made.diff_id() == Some(*diff_id) && all_hold(&here.made.assumes, below);
-        let found = self.here().iter().find(fits).map(|here| here.made.clone());
-        if let Some(made) = &found {
-            below.load(&self.staged, &made.entry).await?;
-        }
-        Ok(found)
-    }
-
-    /// The same among the kept layers; it is in the stage then.
-    async fn kept(&self, slot: &Arc<Slot>, below: &mut Below) -> Result<Option<Made>> {
-        for made in slot.found() {
-            if !all_hold(&made.assumes, below) {
-                continue;
-            }
-            let (slot, stage, wanted) = (slot.clone(), self.settings.stage.clone(), made.clone());
-            if spawn_blocking(move || slot.adopt(&wanted, &stage)).await.map_err(thread)? {
-                below.load(&self.staged, &made.entry).await?;
-                self.here().push(Here { made: made.clone(), adopted: true });
-                return Ok(Some(made));
-            }
-        }
-        Ok(None)
-    }
-
-    /// The right to make a layer; waits while another conversion makes it.
-    async fn slot(&self, layer: &LayerBlob) -> Result<Arc<Slot>> {
-        let (work, key, progress) = (self.work.clone(), self.key(layer.diff_id), self.options.progress.clone());
-        let wait = move || {
-            tracing::info!(diff_id = %key.diff_id, "another conversion makes this layer: waiting for it");
-            if let Some(progress) = &progress {
-                progress(&Event::Waiting { layer: &key.diff_id.to_string() });
-            }
-        };
-        spawn_blocking(move || work.slot(&key, wait)).await.map_err(thread)?.map(Arc::new)
-    }
-
     /// A blob that tells how much of it was read.
     fn told(&self, blob: Blob) -> Blob {
         let stream = Box::new(Told::new(blob.stream, self.options.progress.clone()));
         Blob { stream, ..blob }
-    }
-
-    fn key(&self, diff_id: Digest) -> Key {
-        Key { diff_id, level: self.settings.level, chunk_size: self.settings.chunk_size }
     }
 
     /// Makes a layer and lays it over the tree below.
@@ -341,22 +253,6 @@ impl<'a> Session<'a> {
         Error::failed(what, error)
     }
 
-    /// A source that is refused is refused again: nobody will come back to its layers.
-    fn failed(&self, error: &Error) {
-        if error.is_refusal() {
-            self.forget(|here| !here.adopted);
-        }
-    }
-
-    /// Takes layers of the stage from those that are kept for others.
-    fn forget(&self, which: impl Fn(&Here) -> bool) {
-        for here in self.here().iter().filter(|here| which(here)) {
-            if let Some(diff_id) = here.made.diff_id() {
-                self.work.forget(&self.key(diff_id), &here.made.entry.layer);
-            }
-        }
-    }
-
     fn here(&self) -> std::sync::MutexGuard<'_, Vec<Here>> {
         // A list that is only added to is whole at any time.
         self.here.lock().unwrap_or_else(PoisonError::into_inner)
@@ -374,63 +270,6 @@ impl<'a> Session<'a> {
     }
 }
 
-fn all_hold(assumes: &[Assume], below: &Below) -> bool {
-    assumes.iter().all(|assume| holds(assume, below))
-}
-
 fn thread(error: tokio::task::JoinError) -> Error {
     Error::failed("the conversion's thread", error)
-}
-
-/// A layer of the stage, with what references are to say of it. That a blob holds this tar is known of the blob that was
-/// read only.
-fn fresh(made: Made, source: Option<&LayerBlob>, report: LayerReport) -> Ready {
-    let source = source.filter(|layer| made.sums.is_some_and(|sums| sums.blob == layer.digest)).cloned();
-    let candidate = made.diff_id().map(|id| (id, Candidate { entry: made.entry.clone(), assumes: made.assumes }));
-    Ready { entry: made.entry, fresh: Some(Fresh { candidate, source }), report }
-}
-
-/// What is told of a layer of the stage, which lies on the top of a tree.
-fn report(
-    made: &Made,
-    source: Option<&LayerBlob>,
-    chain_id: Option<Digest>,
-    tree: &Below,
-    started: Instant,
-) -> LayerReport {
-    let (own, tar) = (made.sums.map(|sums| (sums.blob, sums.blob_size)), made.sums.map(|sums| sums.tar_size));
-    let blob = source.map(|layer| (layer.digest, layer.size)).or(own);
-    LayerReport {
-        source: blob.map(|(digest, _)| digest.to_string()),
-        diff_id: made.diff_id().map(|id| id.to_string()),
-        chain_id: chain_id.map(|id| id.to_string()),
-        layer: made.entry.layer.to_string(),
-        entry: Some(made.entry.clone()),
-        reused: false,
-        resumed: false,
-        entries: made.entries,
-        bytes_in: blob.map_or(made.data_bytes, |(_, size)| size),
-        bytes_tar: tar.unwrap_or(0),
-        bytes_out: made.entry.size,
-        chunks: made.chunks,
-        bytes_deduplicated: made.deduplicated,
-        bytes_repeated: tree.repeated(),
-        seconds: started.elapsed().as_secs_f64(),
-        warnings: made.warnings.clone(),
-    }
-}
-
-fn reused(entry: StackEntry, layer: &LayerBlob, chain_id: Digest) -> Ready {
-    let report = LayerReport {
-        source: Some(layer.digest.to_string()),
-        diff_id: Some(layer.diff_id.to_string()),
-        chain_id: Some(chain_id.to_string()),
-        layer: entry.layer.to_string(),
-        entry: Some(entry.clone()),
-        reused: true,
-        bytes_in: layer.size,
-        bytes_out: entry.size,
-        ..LayerReport::default()
-    };
-    Ready { entry, fresh: None, report }
 }

@@ -1,0 +1,87 @@
+//! Layers of an image that are ready to be published, and what is told of them.
+
+use crate::below::Below;
+use crate::build::Made;
+use crate::report::LayerReport;
+use crate::source::{Image, LayerBlob};
+use blobstore::refs::{Candidate, Digest, StackEntry};
+use std::time::Instant;
+
+/// A layer that is in the store or in the stage.
+pub(crate) struct Ready {
+    pub(crate) entry: StackEntry,
+    /// Of a layer that was just made, and is in the stage.
+    pub(crate) fresh: Option<Fresh>,
+    pub(crate) report: LayerReport,
+}
+
+/// What references are to say of a new layer.
+pub(crate) struct Fresh {
+    /// For the reference of its diff id.
+    pub(crate) candidate: Option<(Digest, Candidate)>,
+    /// For that of its blob.
+    pub(crate) source: Option<LayerBlob>,
+}
+
+/// The chain id up to and with each layer.
+pub(crate) fn chain_ids(image: &Image) -> Vec<Digest> {
+    let mut chain_ids: Vec<Digest> = Vec::new();
+    for layer in &image.layers {
+        chain_ids.push(Digest::chain(chain_ids.last(), &layer.diff_id));
+    }
+    chain_ids
+}
+
+/// A layer of the stage, with what references are to say of it. That a blob holds this tar is known of the blob that was
+/// read only.
+pub(crate) fn fresh(made: Made, source: Option<&LayerBlob>, report: LayerReport) -> Ready {
+    let source = source.filter(|layer| made.sums.is_some_and(|sums| sums.blob == layer.digest)).cloned();
+    let candidate = made.diff_id().map(|id| (id, Candidate { entry: made.entry.clone(), assumes: made.assumes }));
+    Ready { entry: made.entry, fresh: Some(Fresh { candidate, source }), report }
+}
+
+/// What is told of a layer of the stage, which lies on the top of a tree.
+pub(crate) fn report(
+    made: &Made,
+    source: Option<&LayerBlob>,
+    chain_id: Option<Digest>,
+    tree: &Below,
+    started: Instant,
+) -> LayerReport {
+    let (own, tar) = (made.sums.map(|sums| (sums.blob, sums.blob_size)), made.sums.map(|sums| sums.tar_size));
+    let blob = source.map(|layer| (layer.digest, layer.size)).or(own);
+    LayerReport {
+        source: blob.map(|(digest, _)| digest.to_string()),
+        diff_id: made.diff_id().map(|id| id.to_string()),
+        chain_id: chain_id.map(|id| id.to_string()),
+        layer: made.entry.layer.to_string(),
+        entry: Some(made.entry.clone()),
+        reused: false,
+        resumed: false,
+        entries: made.entries,
+        bytes_in: blob.map_or(made.data_bytes, |(_, size)| size),
+        bytes_tar: tar.unwrap_or(0),
+        bytes_out: made.entry.size,
+        chunks: made.chunks,
+        bytes_deduplicated: made.deduplicated,
+        bytes_repeated: tree.repeated(),
+        seconds: started.elapsed().as_secs_f64(),
+        warnings: made.warnings.clone(),
+    }
+}
+
+/// A layer that the store has.
+pub(crate) fn reused(entry: StackEntry, layer: &LayerBlob, chain_id: Digest) -> Ready {
+    let report = LayerReport {
+        source: Some(layer.digest.to_string()),
+        diff_id: Some(layer.diff_id.to_string()),
+        chain_id: Some(chain_id.to_string()),
+        layer: entry.layer.to_string(),
+        entry: Some(entry.clone()),
+        reused: true,
+        bytes_in: layer.size,
+        bytes_out: entry.size,
+        ..LayerReport::default()
+    };
+    Ready { entry, fresh: None, report }
+}

@@ -1,0 +1,127 @@
+//! Where a layer is looked for before it is made: in the store, in this conversion's stage, among the kept layers.
+//!
+//! What is found is taken where everything holds that it assumes of the tree below, and is laid over that tree then.
+
+use super::{Here, Session, thread};
+use crate::assume::holds;
+use crate::below::Below;
+use crate::build::Made;
+use crate::error::{Error, Result, store};
+use crate::progress::Event;
+use crate::source::LayerBlob;
+use crate::work::{Key, Slot};
+use blobstore::layer::{WRITER_GENERATION, format};
+use blobstore::refs::{Assume, Digest, StackEntry};
+use std::sync::Arc;
+use tokio::task::spawn_blocking;
+
+impl Session<'_> {
+    /// The top layer of a chain that the store knows.
+    pub(super) async fn known_chain(&self, chain_id: &Digest) -> Result<Option<StackEntry>> {
+        match self.refs.chain(chain_id).await {
+            Ok(chain) => Ok(chain.and_then(|chain| chain.stack.into_layers().pop())),
+            Err(e) if e.is_not_converted() => Ok(None),
+            Err(e) => Err(store(e)),
+        }
+    }
+
+    /// What a chain shows.
+    pub(super) async fn load(&self, chain_id: Option<Digest>) -> Result<Below> {
+        let mut below = Below::default();
+        let Some(chain_id) = chain_id else { return Ok(below) };
+        let chain = self.refs.chain(&chain_id).await.map_err(store)?;
+        for entry in chain.iter().flat_map(|chain| &chain.stack) {
+            below.load(self.refs.store(), entry).await?;
+        }
+        Ok(below)
+    }
+
+    /// A layer of the store that was made from this tar, by this generation of the writer, and is right over this tree;
+    /// it is laid over it then.
+    pub(super) async fn in_store(&self, diff_id: &Digest, below: &mut Below) -> Result<Option<StackEntry>> {
+        if self.options.again {
+            return Ok(None);
+        }
+        let diff = match self.refs.diff(diff_id).await {
+            Ok(diff) => diff,
+            Err(e) if e.is_not_converted() => None,
+            // Two others wrote it at once, and the slower one stands.
+            Err(blobstore::refs::Error::Older { .. }) => None,
+            Err(e) => return Err(store(e)),
+        };
+        for candidate in diff.into_iter().flat_map(|diff| diff.candidates) {
+            let current =
+                candidate.entry.generation == WRITER_GENERATION && candidate.entry.format == u32::from(format::MAJOR);
+            if !current || !all_hold(&candidate.assumes, below) {
+                continue;
+            }
+            match below.load(self.refs.store(), &candidate.entry).await {
+                Ok(()) => return Ok(Some(candidate.entry)),
+                Err(error) => tracing::warn!(layer = %candidate.entry.layer, %error, "cannot use a layer again"),
+            }
+        }
+        Ok(None)
+    }
+
+    /// The same among the layers of this conversion.
+    pub(super) async fn in_stage(&self, diff_id: &Digest, below: &mut Below) -> Result<Option<Made>> {
+        let fits = |here: &&Here| here.made.diff_id() == Some(*diff_id) && all_hold(&here.made.assumes, below);
+        let found = self.here().iter().find(fits).map(|here| here.made.clone());
+        if let Some(made) = &found {
+            below.load(&self.staged, &made.entry).await?;
+        }
+        Ok(found)
+    }
+
+    /// The same among the kept layers; it is in the stage then.
+    pub(super) async fn kept(&self, slot: &Arc<Slot>, below: &mut Below) -> Result<Option<Made>> {
+        for made in slot.found() {
+            if !all_hold(&made.assumes, below) {
+                continue;
+            }
+            let (slot, stage, wanted) = (slot.clone(), self.settings.stage.clone(), made.clone());
+            if spawn_blocking(move || slot.adopt(&wanted, &stage)).await.map_err(thread)? {
+                below.load(&self.staged, &made.entry).await?;
+                self.here().push(Here { made: made.clone(), adopted: true });
+                return Ok(Some(made));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The right to make a layer; waits while another conversion makes it.
+    pub(super) async fn slot(&self, layer: &LayerBlob) -> Result<Arc<Slot>> {
+        let (work, key, progress) = (self.work.clone(), self.key(layer.diff_id), self.options.progress.clone());
+        let wait = move || {
+            tracing::info!(diff_id = %key.diff_id, "another conversion makes this layer: waiting for it");
+            if let Some(progress) = &progress {
+                progress(&Event::Waiting { layer: &key.diff_id.to_string() });
+            }
+        };
+        spawn_blocking(move || work.slot(&key, wait)).await.map_err(thread)?.map(Arc::new)
+    }
+
+    fn key(&self, diff_id: Digest) -> Key {
+        Key { diff_id, level: self.settings.level, chunk_size: self.settings.chunk_size }
+    }
+
+    /// A source that is refused is refused again: nobody will come back to its layers.
+    pub(super) fn failed(&self, error: &Error) {
+        if error.is_refusal() {
+            self.forget(|here| !here.adopted);
+        }
+    }
+
+    /// Takes layers of the stage from those that are kept for others.
+    pub(super) fn forget(&self, which: impl Fn(&Here) -> bool) {
+        for here in self.here().iter().filter(|here| which(here)) {
+            if let Some(diff_id) = here.made.diff_id() {
+                self.work.forget(&self.key(diff_id), &here.made.entry.layer);
+            }
+        }
+    }
+}
+
+fn all_hold(assumes: &[Assume], below: &Below) -> bool {
+    assumes.iter().all(|assume| holds(assume, below))
+}
