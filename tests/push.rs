@@ -9,6 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tests::front::{Answer, Front};
 use tests::image::{Image, chain_ids, digest, tar};
 use tests::node::Node;
@@ -168,6 +169,22 @@ fn uploads_that_break_are_begun_again() {
 }
 
 #[test]
+fn an_answer_that_does_not_end_does_not_hold_up_a_push() {
+    let Some(registry) = Registry::start("an answer without end", &Options::default()) else { return };
+    let node = Node::default();
+    let first = AtomicBool::new(true);
+    let front = Front::start(Some(registry.address), move |request| {
+        match request.method == "PATCH" && first.swap(false, Ordering::Relaxed) {
+            true => Answer::Hang("500 Internal Server Error", "{\"errors\":[]}"),
+            false => Answer::Pass,
+        }
+    });
+    push(&node, &layout(&node), &format!("{}/app:1", front.address));
+    let index = parse(&registry.get("/v2/app/manifests/1"));
+    check_ours(&node, &registry, "app", &index["manifests"][1]);
+}
+
+#[test]
 fn uploads_go_on_where_they_broke_if_the_registry_can() {
     let Some(registry) = Registry::start("uploads that go on", &Options::default()) else { return };
     let node = Node::default();
@@ -279,6 +296,56 @@ fn other_platforms_and_attestations_stay_as_they_are() {
         registry.get(&format!("/v2/app/blobs/{}", text(&manifest["layers"][0]["digest"]))),
         b"{\"statement\":1}"
     );
+}
+
+#[test]
+fn a_manifest_whose_list_of_manifests_is_null_is_no_index() {
+    let Some(registry) = Registry::start("a manifest with a null", &Options::default()) else { return };
+    let node = Node::default();
+    let layout = layout(&node);
+    let mut index = read(&layout.join("index.json"));
+    let blob = |digest: &str| layout.join("blobs/sha256").join(&digest["sha256:".len()..]);
+    let mut manifest = read(&blob(&text(&index["manifests"][0]["digest"])));
+    manifest["manifests"] = Value::Null;
+    let bytes = manifest.to_string().into_bytes();
+    fs::write(blob(&digest(&bytes)), &bytes).unwrap();
+    index["manifests"][0]["digest"] = digest(&bytes).into();
+    index["manifests"][0]["size"] = bytes.len().into();
+    fs::write(layout.join("index.json"), index.to_string()).unwrap();
+    push(&node, &layout, &registry.image("app:1"));
+    let pushed = parse(&registry.get("/v2/app/manifests/1"));
+    let keys: Vec<&String> = pushed.as_object().unwrap().keys().collect();
+    assert_eq!(keys, ["manifests", "mediaType", "schemaVersion"]);
+    assert_eq!(pushed["manifests"][0]["digest"], digest(&bytes).as_str());
+}
+
+#[test]
+fn indexes_that_nest_too_deep_are_not_pushed() {
+    let Some(registry) = Registry::start("nested indexes", &Options::default()) else { return };
+    for (levels, fits) in [(2, true), (3, true), (4, false)] {
+        let node = Node::default();
+        let layout = platforms(&node);
+        let put = |value: &Value| {
+            let bytes = value.to_string().into_bytes();
+            let name = digest(&bytes);
+            fs::write(layout.join("blobs/sha256").join(&name["sha256:".len()..]), &bytes).unwrap();
+            json!({"mediaType": INDEX, "digest": name, "size": bytes.len()})
+        };
+        let root = text(&read(&layout.join("index.json"))["manifests"][0]["digest"]);
+        let mut index = read(&layout.join("blobs/sha256").join(&root["sha256:".len()..]));
+        let nested = (0..levels).fold(json!([]), |inner, _| {
+            json!([put(&json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": inner}))])
+        });
+        let mut entry = nested[0].clone();
+        entry["platform"] = json!({"architecture": "s390x", "os": "linux"});
+        index["manifests"].as_array_mut().unwrap().push(entry);
+        fs::write(layout.join("index.json"), json!({"schemaVersion": 2, "manifests": [put(&index)]}).to_string())
+            .unwrap();
+        let (source, image) = (format!("oci:{}", layout.display()), registry.image(&format!("nested:{levels}")));
+        // Ours is for another platform: what is converted does not look into it, what is copied does.
+        let output = node.lamina(&["convert", &source, "--platform", "linux/amd64", "--push", &image]);
+        assert_eq!(output.status.code(), Some(if fits { 0 } else { 3 }), "{levels}: {}", stderr(&output));
+    }
 }
 
 #[test]

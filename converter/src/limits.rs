@@ -47,8 +47,8 @@ pub const DOCUMENT: u64 = 8 << 20;
 /// Bytes of all documents of an image.
 pub const DOCUMENTS: u64 = 64 << 20;
 
-/// How deep indexes may nest.
-pub const DEPTH: usize = 4;
+/// How deep indexes may nest: see [`is_too_deep`].
+const DEPTH: usize = 4;
 
 /// Layers of an image: more than any image has, and than overlayfs stacks.
 pub const LAYERS: usize = 512;
@@ -104,6 +104,11 @@ pub(crate) fn check_paths(paths: usize, most: usize) -> Result<()> {
             "the layer is too large: more than {most} paths, with the directories that entries imply"
         ))),
     }
+}
+
+/// Whether an index with so many indexes above it is one too many.
+pub(crate) fn is_too_deep(above: usize) -> bool {
+    above >= DEPTH
 }
 
 /// Refuses an image of too many nodes.

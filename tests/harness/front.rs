@@ -41,6 +41,8 @@ pub enum Answer {
     Flip,
     /// It is answered here: status line, header lines, body.
     Reply(&'static str, Vec<String>, Vec<u8>),
+    /// It is answered here, by status line and body, with an answer that does not end before the client leaves.
+    Hang(&'static str, &'static str),
 }
 
 /// The server; it runs as long as the process.
@@ -129,6 +131,11 @@ fn serve(
             let length = body.len();
             write!(client, "HTTP/1.1 {status}\r\n{headers}Content-Length: {length}\r\nConnection: close\r\n\r\n")?;
             client.write_all(&body)?;
+        }
+        Answer::Hang(status, body) => {
+            io::copy(&mut Read::by_ref(&mut client).take(request.length), &mut io::sink())?;
+            write!(client, "HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{body}", body.len() + 1)?;
+            return io::copy(&mut client, &mut io::sink()).map(drop);
         }
         Answer::CutRequest(after) => {
             let mut server = connect(upstream, &request, 0)?;

@@ -4,20 +4,14 @@ use super::accelerated::{Accelerated, MANIFEST, add_feature};
 use super::document;
 use super::originals::{Document, Entry, Originals};
 use crate::error::Result;
-use crate::source::{Images, parse};
 use blobstore::refs::Digest;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 
 /// The index of the originals and `ours`, each with the manifest that it was made from.
-pub(super) fn make(images: &Images, originals: &Originals, ours: &[(Digest, Accelerated)]) -> Result<Document> {
-    let root = images.documents.first().map_or(&[][..], Vec::as_slice);
-    let root: Map<String, Value> = parse("the root", root)?;
-    let mut index = match root.contains_key("manifests") {
-        true => root,
-        false => Map::new(),
-    };
+pub(super) fn make(originals: &Originals, ours: &[(Digest, Accelerated)]) -> Result<Document> {
+    let mut index = originals.index.clone();
     let mut open: Vec<_> = ours.iter().collect();
     let mut entries = Vec::new();
     for entry in &originals.entries {

@@ -30,7 +30,7 @@ pub(crate) async fn push(refs: &Refs, images: &Images, name: &ImageName, setting
         let made = accelerated::make(refs, image, &mut known).await?;
         ours.extend(made.map(|made| (image.manifest, made)));
     }
-    let index = index::make(images, &originals, &ours)?;
+    let index = index::make(&originals, &ours)?;
     for (_, made) in &ours {
         remember(refs, made).await?;
     }

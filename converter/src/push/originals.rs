@@ -4,13 +4,13 @@
 //! warning.
 
 use crate::error::{Error, Result};
-use crate::limits::{DEPTH, DOCUMENTS};
+use crate::limits::{DOCUMENTS, is_too_deep};
 use crate::registry::{Blob, Content};
 use crate::source::{Blobs, Descriptor, Images, parse};
 use blobstore::refs::Digest;
 use bytes::Bytes;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 use std::io::Read;
 use std::sync::Arc;
@@ -28,6 +28,8 @@ pub(super) struct Document {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Originals {
+    /// The root, if it is an index.
+    pub(super) index: Map<String, Value>,
     /// Manifests and the indexes below the root; what is named comes before what names it.
     pub(super) documents: Vec<Document>,
     /// The root index's entries, as they are; of a root that is a manifest, one for it.
@@ -64,18 +66,13 @@ struct Links {
 /// Reads the documents of an image's source.
 pub(super) async fn collect(images: &Images) -> Result<Originals> {
     let root = images.documents.first().cloned().unwrap_or_default();
-    let (blobs, media_type) = (images.blobs.clone(), images.media_type.clone());
+    let (blobs, media_type, is_index) = (images.blobs.clone(), images.media_type.clone(), images.is_index);
     let converted: Vec<_> = images.images.iter().map(|image| (image.manifest, image.platform.clone())).collect();
     let work = move || {
-        let value: Value = parse("the root", &root)?;
         let mut originals = Originals::default();
-        match value.get("manifests").and_then(Value::as_array) {
-            Some(entries) => {
-                for entry in entries {
-                    originals.entry(&blobs, entry, &converted)?;
-                }
-            }
-            None => originals.root(&blobs, root, media_type, converted.first().map(|(_, platform)| platform))?,
+        match is_index {
+            true => originals.index(&blobs, &root, &converted)?,
+            false => originals.root(&blobs, root, media_type, converted.first().map(|(_, platform)| platform))?,
         }
         Ok(originals)
     };
@@ -91,6 +88,13 @@ impl Originals {
             let content = Arc::new(FromSource { blobs: source.clone(), digest, size });
             Blob { digest, size, content }
         })
+    }
+
+    /// The entries of a root that is an index.
+    fn index(&mut self, blobs: &Blobs, root: &[u8], converted: &Converted) -> Result<()> {
+        self.index = parse("the root", root)?;
+        let entries = self.index.get("manifests").and_then(Value::as_array).cloned();
+        entries.iter().flatten().try_for_each(|entry| self.entry(blobs, entry, converted))
     }
 
     /// A root that is a manifest gets an entry.
@@ -123,7 +127,7 @@ impl Originals {
             return Ok(());
         }
         let needed = converted.iter().any(|(manifest, _)| *manifest == digest);
-        if !needed && is_lacking(blobs, &descriptor, &mut HashSet::new(), 0)? {
+        if !needed && is_lacking(blobs, &descriptor, &mut HashSet::new(), 1)? {
             tracing::warn!(%digest, "left out of the pushed index: the source does not have all of it");
             return Ok(());
         }
@@ -160,7 +164,7 @@ impl Originals {
         let links: Links = parse(&document.digest.to_string(), &document.bytes)?;
         manifests.insert(document.digest);
         self.bytes += document.bytes.len() as u64;
-        if depth > DEPTH || self.bytes > DOCUMENTS {
+        if links.is_too_deep(depth) || self.bytes > DOCUMENTS {
             return Err(Error::refused(format!("{}: indexes nest too deep, or hold too much", document.digest)));
         }
         for child in links.manifests.iter().flatten() {
@@ -182,13 +186,16 @@ impl Originals {
 /// Whether something below a descriptor is known not to be there.
 fn is_lacking(blobs: &Blobs, descriptor: &Descriptor, seen: &mut HashSet<Digest>, depth: usize) -> Result<bool> {
     let digest = descriptor.digest()?;
-    if matches!(blobs, Blobs::Registry { .. }) || depth > DEPTH || !seen.insert(digest) {
+    if matches!(blobs, Blobs::Registry { .. }) || !seen.insert(digest) {
         return Ok(false);
     }
     if blobs.lacks(&digest) {
         return Ok(true);
     }
     let links: Links = parse(&digest.to_string(), &blobs.document(descriptor)?)?;
+    if links.is_too_deep(depth) {
+        return Ok(false);
+    }
     for blob in links.blobs() {
         if blobs.lacks(&blob.digest()?) {
             return Ok(true);
@@ -203,6 +210,11 @@ fn is_lacking(blobs: &Blobs, descriptor: &Descriptor, seen: &mut HashSet<Digest>
 }
 
 impl Links {
+    /// Whether it is an index that is nested too deep.
+    fn is_too_deep(&self, depth: usize) -> bool {
+        self.manifests.is_some() && is_too_deep(depth)
+    }
+
     /// The blobs that a registry must have.
     fn blobs(&self) -> impl Iterator<Item = &Descriptor> {
         let all = self.config.iter().chain(self.layers.iter().flatten()).chain(self.blobs.iter().flatten());

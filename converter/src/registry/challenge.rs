@@ -1,5 +1,6 @@
 //! What a registry asks for when it answers 401: the `WWW-Authenticate` headers.
 
+use super::reach::{self, is_same_machine};
 use super::trouble::Trouble;
 use reqwest::{Response, Url, header};
 
@@ -30,7 +31,7 @@ impl Challenge {
                     found.map(|(_, value)| value.to_unescaped())
                 };
                 if challenge.scheme.eq_ignore_ascii_case("bearer") {
-                    let realm = checked(&parameter("realm").unwrap_or_default(), registry)?;
+                    let realm = token_server(&parameter("realm").unwrap_or_default(), registry)?;
                     return Ok(Some(Self::Bearer { realm, service: parameter("service") }));
                 }
                 if challenge.scheme.eq_ignore_ascii_case("basic") {
@@ -43,32 +44,19 @@ impl Challenge {
 }
 
 /// A token server is named by the registry, which may be anybody's: it is asked only over TLS, or where the registry itself is
-/// reached without, on the same host. So a registry cannot have credentials sent in the clear, nor have this machine
-/// ask what only this machine can ask.
-fn checked(realm: &str, registry: &Url) -> Result<Url, Trouble> {
+/// reached without, on the same host, and only where `reach` allows. So a registry cannot have credentials sent in the
+/// clear.
+fn token_server(realm: &str, registry: &Url) -> Result<Url, Trouble> {
     let refused = |why: &str| Trouble::Denied(format!("the registry names the token server '{realm}', {why}"));
     let url = Url::parse(realm).map_err(|_| refused("which is no URL"))?;
     if !url.username().is_empty() || url.password().is_some() || url.host_str().is_none() {
         return Err(refused("which is no plain URL"));
     }
-    let same = registry.scheme() == "http" && is_same_machine(&url, registry);
-    match url.scheme() {
-        "https" => Ok(url),
-        "http" if same => Ok(url),
-        _ => Err(refused("which is not asked: it is neither https nor on the registry's own host")),
+    reach::checked(&url, registry).map_err(refused)?;
+    match url.scheme() == "https" || is_same_machine(&url, registry) {
+        true => Ok(url),
+        false => Err(refused("which is not asked: it is neither https nor on the registry's own host")),
     }
-}
-
-/// One host, or two names of the loopback.
-fn is_same_machine(a: &Url, b: &Url) -> bool {
-    a.host_str() == b.host_str() || (is_loopback(a) && is_loopback(b))
-}
-
-/// Whether a URL's host is this machine.
-pub(super) fn is_loopback(url: &Url) -> bool {
-    let host = url.host_str().unwrap_or_default();
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
-    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
 #[cfg(test)]
@@ -77,7 +65,7 @@ mod tests {
 
     #[test]
     fn a_token_server_is_asked_over_tls_or_on_the_registrys_own_host() {
-        let check = |realm: &str, registry: &str| checked(realm, &registry.parse().unwrap());
+        let check = |realm: &str, registry: &str| token_server(realm, &registry.parse().unwrap());
         assert!(check("https://auth.example/t", "https://r.example").is_ok());
         assert!(check("https://auth.example/t", "http://127.0.0.1:5000").is_ok());
         assert!(check("http://localhost:5001/t", "http://127.0.0.1:5000").is_ok());
@@ -88,6 +76,7 @@ mod tests {
             ("http://127.0.0.1/t", "https://r.example"),
             ("http://169.254.169.254/latest", "http://r.lan:5000"),
             ("http://127.0.0.1/t", "http://r.lan:5000"),
+            ("https://127.0.0.1/t", "https://r.example"),
             ("https://user:pass@auth.example/t", "https://r.example"),
             ("file:///etc/passwd", "http://127.0.0.1:5000"),
             ("", "https://r.example"),

@@ -4,15 +4,15 @@
 //! redirects to, and not to an upload location elsewhere.
 
 use super::HostSettings;
-use super::challenge::{Challenge, is_loopback};
-use super::credentials::{self, Found, Secret};
-use super::token::{self, Token};
+use super::access::{Access, Scopes, Sent, Wanted};
+use super::challenge::Challenge;
+use super::credentials::{self, Found};
+use super::reach::{self, is_loopback};
+use super::token;
 use super::trouble::{self, Trouble, is_about_certificates};
-use base64::Engine;
-use reqwest::header::{self, HeaderValue};
+use reqwest::header;
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, RequestBuilder, Response, StatusCode, Url};
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::sync::{Mutex, OnceCell};
@@ -26,6 +26,10 @@ const STALL: Duration = Duration::from_secs(60);
 const DOCKER: (&str, &str) = ("docker.io", "registry-1.docker.io");
 
 const REDIRECTS_MAX: usize = 10;
+
+/// How often a request is sent that the registry wants with something else: without anything, with a token that ends just
+/// then, with a new one, and once more for what others do meanwhile.
+const TRIES: usize = 4;
 
 /// One registry, for one of its repositories.
 #[derive(Debug)]
@@ -44,24 +48,6 @@ pub(super) struct Registry {
     found: OnceCell<Found>,
     access: Mutex<Access>,
 }
-
-/// What the registry is known to want.
-#[derive(Default)]
-struct Access {
-    challenge: Option<Challenge>,
-    /// By scope.
-    tokens: HashMap<String, Token>,
-}
-
-impl std::fmt::Debug for Access {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Access").field("challenge", &self.challenge).finish_non_exhaustive()
-    }
-}
-
-/// What a token must allow: `repository:NAME:pull` and the like.
-#[derive(Debug, Clone)]
-pub(super) struct Scopes(Vec<String>);
 
 impl Registry {
     /// A registry; nothing is asked yet.
@@ -152,87 +138,73 @@ impl Registry {
         url: &Url,
         build: impl FnOnce(&Client) -> RequestBuilder,
     ) -> Result<Response, Trouble> {
-        let mut request = build(&self.direct);
-        if self.is_own(url).await?
-            && let Some(value) = self.authorization(scopes).await?
-        {
+        let (mut request, sent) = (build(&self.direct), self.authorization(url, scopes).await?);
+        if let Some(value) = &sent.value {
             request = request.header(header::AUTHORIZATION, value);
         }
         let response = request.send().await?;
-        if response.status() == StatusCode::UNAUTHORIZED {
-            self.forget(scopes).await;
+        if response.status() == StatusCode::UNAUTHORIZED && self.is_own(url).await? {
+            let secret = self.found().await.secret.as_ref();
+            self.access.lock().await.refused(secret, scopes, &sent);
         }
         Ok(response)
     }
 
-    /// Sends a request with what the registry wants; a token that it does not take any more is renewed once.
+    /// Sends a request with what the registry wants, as long as it says that it wants something else.
     async fn authorized(&self, scopes: &Scopes, build: impl Fn() -> RequestBuilder) -> Result<Response, Trouble> {
-        let mut renewed = false;
+        let mut tries = 0;
         loop {
             let (client, request) = build().build_split();
             let mut request = request?;
-            if self.is_own(request.url()).await?
-                && let Some(value) = self.authorization(scopes).await?
-            {
-                request.headers_mut().insert(header::AUTHORIZATION, value);
+            let sent = self.authorization(request.url(), scopes).await?;
+            if let Some(value) = &sent.value {
+                request.headers_mut().insert(header::AUTHORIZATION, value.clone());
             }
             let response = client.execute(request).await?;
             if response.status() != StatusCode::UNAUTHORIZED || !self.is_own(response.url()).await? {
                 return Ok(response);
             }
-            if renewed || !self.challenged(&response, scopes).await? {
+            tries += 1;
+            if !self.challenged(&response, scopes, &sent).await? || tries == TRIES {
                 return Err(self.denied(trouble::of(response, "the request").await).await);
             }
-            renewed = true;
         }
     }
 
-    /// Learns from a 401 what is wanted. False: it cannot be had.
-    async fn challenged(&self, response: &Response, scopes: &Scopes) -> Result<bool, Trouble> {
+    /// Learns from a 401 what is wanted. False: it cannot be had, or is what was sent.
+    async fn challenged(&self, response: &Response, scopes: &Scopes, sent: &Sent) -> Result<bool, Trouble> {
         let challenge = Challenge::of(response, self.base().await?)?;
         let mut access = self.access.lock().await;
-        let known = access.challenge == challenge;
-        let token = access.tokens.remove(&scopes.key()).is_some();
         access.challenge = challenge;
-        // Asked again in the same way, the answer would be the same.
-        Ok(access.challenge.is_some() && (!known || token))
+        Ok(access.challenge.is_some() && access.refused(self.found().await.secret.as_ref(), scopes, sent))
     }
 
-    /// A token that the registry does not take is of no use.
-    async fn forget(&self, scopes: &Scopes) {
-        self.access.lock().await.tokens.remove(&scopes.key());
-    }
-
-    /// What goes into the request's header, as far as is known what the registry wants.
-    async fn authorization(&self, scopes: &Scopes) -> Result<Option<HeaderValue>, Trouble> {
+    /// What a request to `url` is sent with, as far as is known what the registry wants.
+    async fn authorization(&self, url: &Url, scopes: &Scopes) -> Result<Sent, Trouble> {
+        if !self.is_own(url).await? {
+            return Ok(Sent::default());
+        }
+        // Held while a token is fetched: others wait for it, and do not fetch their own.
         let mut access = self.access.lock().await;
-        let Some(challenge) = access.challenge.clone() else { return Ok(None) };
-        let found = self.found().await;
-        let text = match (challenge, &found.secret) {
-            (Challenge::Basic, Some(Secret::Basic(user, password))) => {
-                let engine = base64::engine::general_purpose::STANDARD;
-                format!("Basic {}", engine.encode(format!("{user}:{password}")))
+        // Credentials are not looked for, nor helpers asked, before a registry wants any.
+        if access.challenge.is_none() {
+            return Ok(Sent::default());
+        }
+        let secret = self.found().await.secret.as_ref();
+        match access.wanted(secret, scopes) {
+            Wanted::Nothing => Ok(Sent::default()),
+            Wanted::Known(text) => Sent::new(text, false),
+            Wanted::Token { realm, service } => {
+                let token = token::fetch(&self.direct, &realm, service.as_deref(), scopes.all(), secret).await;
+                let token = match token {
+                    Ok(token) => token,
+                    Err(trouble) => return Err(self.denied(trouble).await),
+                };
+                let text = format!("Bearer {}", token.live().unwrap_or_default());
+                access.keep(scopes, token);
+                Sent::new(text, true)
             }
-            (Challenge::Basic, _) => return Ok(None),
-            (Challenge::Bearer { .. }, Some(Secret::Bearer(token))) => format!("Bearer {token}"),
-            (Challenge::Bearer { realm, service }, secret) => {
-                let key = scopes.key();
-                if access.tokens.get(&key).and_then(Token::live).is_none() {
-                    let token = token::fetch(&self.direct, &realm, service.as_deref(), &scopes.0, secret.as_ref());
-                    let token = match token.await {
-                        Ok(token) => token,
-                        Err(trouble) => return Err(self.denied(trouble).await),
-                    };
-                    access.tokens.insert(key.clone(), token);
-                }
-                format!("Bearer {}", access.tokens.get(&key).and_then(Token::live).unwrap_or_default())
-            }
-        };
-        let value = HeaderValue::try_from(text);
-        let mut value =
-            value.map_err(|_| Trouble::Denied("the credentials have characters no header can hold".into()))?;
-        value.set_sensitive(true);
-        Ok(Some(value))
+        }
     }
 
     async fn found(&self) -> &Found {
@@ -282,35 +254,22 @@ impl Registry {
     }
 }
 
-impl Scopes {
-    /// What reading needs.
-    pub(super) fn pulling(repository: &str) -> Self {
-        Self(vec![format!("repository:{repository}:pull")])
-    }
-
-    /// What pushing needs, and reading from another repository beside.
-    pub(super) fn pushing(repository: &str, from: Option<&str>) -> Self {
-        let from = from.map(|from| format!("repository:{from}:pull"));
-        Self([format!("repository:{repository}:pull,push")].into_iter().chain(from).collect())
-    }
-
-    fn key(&self) -> String {
-        self.0.join(" ")
-    }
-}
-
 /// Whether a host is this machine.
 fn local(host: &str) -> bool {
     Url::parse(&format!("http://{host}/")).is_ok_and(|url| is_loopback(&url))
 }
 
-/// Never from TLS to plain HTTP. Other hosts are followed to, and get no credentials (reqwest takes them out).
+/// Where all that led here may lead. Other hosts are followed to, and get no credentials (reqwest takes them out).
 fn follow(attempt: reqwest::redirect::Attempt<'_>) -> reqwest::redirect::Action {
-    let was_secure = attempt.previous().last().is_some_and(|url| url.scheme() == "https");
-    match (was_secure, attempt.url().scheme()) {
-        _ if attempt.previous().len() > REDIRECTS_MAX => attempt.error("too many redirects"),
-        (true, "http") => attempt.error("a redirect from https to http is not followed"),
-        _ => attempt.follow(),
+    if attempt.previous().len() > REDIRECTS_MAX {
+        return attempt.error("too many redirects");
+    }
+    match attempt.previous().iter().try_for_each(|from| reach::checked(attempt.url(), from)) {
+        Ok(()) => attempt.follow(),
+        Err(why) => {
+            let host = attempt.url().host_str().unwrap_or_default().to_owned();
+            attempt.error(format!("a redirect to {host} is not followed, {why}"))
+        }
     }
 }
 

@@ -1,20 +1,22 @@
 //! Registries of images, as OCI's distribution specification has them: reading from them, and pushing to them.
 //!
 //! * [`Settings`]: what a user says of registries; `credentials` and `helper`: what `docker login` left.
-//! * `client`: one registry: every request with what it wants (`challenge`, `token`); `trouble` and `retry`: what went
-//!   wrong, and whether another try can help.
+//! * `client`: one registry: every request with what it wants (`challenge`, `access`, `token`); `reach`: where it may
+//!   send this machine; `trouble` and `retry`: what went wrong, and whether another try can help.
 //! * [`Repository`]: documents and blobs of one repository, from its mirrors or itself; `download`: a blob as a stream that
 //!   survives broken connections; `upload` and `content`: the other way.
 //!
 //! What a registry says is untrusted: documents are bounded and verified by their digests here, blobs by those who read
 //! them, and nothing that a registry names gets credentials that are not its own.
 
+mod access;
 mod challenge;
 mod client;
 mod content;
 mod credentials;
 mod download;
 mod helper;
+mod reach;
 mod repository;
 mod retry;
 mod token;

@@ -1,6 +1,7 @@
 //! One repository: its documents and blobs, from the first of its mirrors that has them, or from the registry itself.
 
-use super::client::{Registry, Scopes};
+use super::access::Scopes;
+use super::client::Registry;
 use super::download::{self, Download};
 use super::retry::retrying;
 use super::trouble::{self, Trouble};

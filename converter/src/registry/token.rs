@@ -33,6 +33,12 @@ struct Answer {
 }
 
 impl Token {
+    /// One that does not end during a test.
+    #[cfg(test)]
+    pub(super) fn lasting(text: &str) -> Self {
+        Self { text: text.to_owned(), until: Instant::now() + Duration::from_secs(3600) }
+    }
+
     /// The token, unless it is about to end.
     pub(super) fn live(&self) -> Option<&str> {
         (Instant::now() < self.until).then_some(&*self.text)

@@ -10,6 +10,9 @@ use std::time::Duration;
 /// What a registry may say about an error, in bytes; the rest is not read.
 const MESSAGE_MAX: usize = 16 << 10;
 
+/// How long it may take to say it; what came by then is used. Not every request has a deadline of its own.
+const MESSAGE_TIME: Duration = Duration::from_secs(10);
+
 /// See the module.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Trouble {
@@ -154,12 +157,15 @@ fn retry_after(response: &Response) -> Option<Duration> {
 /// What the registry says of it, in brackets.
 async fn message(mut response: Response) -> String {
     let mut body = Vec::new();
-    while let Ok(Some(chunk)) = response.chunk().await {
-        body.extend_from_slice(&chunk[..chunk.len().min(MESSAGE_MAX - body.len())]);
-        if body.len() == MESSAGE_MAX {
-            break;
+    let read = async {
+        while let Ok(Some(chunk)) = response.chunk().await {
+            body.extend_from_slice(&chunk[..chunk.len().min(MESSAGE_MAX - body.len())]);
+            if body.len() == MESSAGE_MAX {
+                break;
+            }
         }
-    }
+    };
+    let _ = tokio::time::timeout(MESSAGE_TIME, read).await;
     let Ok(Messages { errors, details }) = serde_json::from_slice(&body) else { return String::new() };
     let said = errors.iter().map(|e| format!("{} {}", e.code, e.message)).chain(details);
     let said = said.take(3).collect::<Vec<_>>().join("; ");

@@ -5,8 +5,10 @@
 //! arrived as it should is the registry's to check: it is told the digest at the end.
 
 use super::Repository;
-use super::client::{Registry, Scopes};
+use super::access::Scopes;
+use super::client::Registry;
 use super::content::{Content, Sending};
+use super::reach;
 use super::retry::{Tries, retrying};
 use super::trouble::{self, Trouble};
 use crate::error::Result;
@@ -220,20 +222,18 @@ impl Upload<'_> {
         Some(Session { url, at, resumed: true })
     }
 
-    /// Where an upload goes on. It may be another host, which gets no credentials; but not one in the clear.
+    /// Where an upload goes on. It may be another host, which gets no credentials.
     async fn location(&self, response: &Response) -> Outcome<Url> {
         let value = response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok());
         let url = value.and_then(|value| response.url().join(value).ok());
         let url = url.ok_or_else(|| Trouble::Lasting("an upload has no Location".to_owned()))?;
-        match (self.registry.base().await?.scheme(), url.scheme()) {
-            (_, "https") | ("http", "http") => Ok(url),
-            _ => Err(Trouble::Lasting(format!(
-                "the registry wants the upload at {}://{}, which is not TLS: it does not know that it is reached by https \
-                 (behind a proxy: X-Forwarded-Proto)",
-                url.scheme(),
-                url.host_str().unwrap_or_default()
-            ))),
-        }
+        reach::checked(&url, self.registry.base().await?).map(|()| url.clone()).map_err(|why| {
+            let (scheme, host) = (url.scheme(), url.host_str().unwrap_or_default());
+            Trouble::Lasting(format!(
+                "the registry wants the upload at {scheme}://{host}, {why}; it may not know by which address it is reached \
+                 (behind a proxy: X-Forwarded-Proto, X-Forwarded-Host)"
+            ))
+        })
     }
 
     async fn unexpected(&self, response: Response, what: &str) -> Trouble {

@@ -3,7 +3,7 @@
 use super::blobs::Blobs;
 use super::manifest::{Config, Descriptor, Document, WirePlatform, parse};
 use crate::error::{Error, Result};
-use crate::limits::{DEPTH as DEPTH_MAX, DOCUMENTS, LAYERS as LAYERS_MAX};
+use crate::limits::{DOCUMENTS, LAYERS as LAYERS_MAX, is_too_deep};
 use blobstore::refs::{Digest, Platform};
 use std::collections::HashSet;
 use std::str::FromStr;
@@ -27,6 +27,8 @@ pub struct Images {
     pub root: Digest,
     /// Its media type.
     pub media_type: String,
+    /// Whether it is an index.
+    pub is_index: bool,
     /// The full image name that the layout gives it, if it does.
     pub name: Option<String>,
     /// Every document on the way: indexes, manifests, configs, byte for byte.
@@ -114,6 +116,7 @@ pub fn open(blobs: Blobs, reference: Option<&str>, platforms: &Platforms) -> Res
     let mut images = Images {
         root: root.digest()?,
         media_type: String::new(),
+        is_index: false,
         name: full_name(&root),
         documents: Vec::new(),
         seen: HashSet::new(),
@@ -136,6 +139,7 @@ pub(super) fn of_root(
     let mut images = Images {
         root,
         media_type: String::new(),
+        is_index: false,
         name,
         documents: Vec::new(),
         seen: HashSet::new(),
@@ -241,9 +245,10 @@ impl Images {
         }
         if depth == 0 {
             self.media_type = media_type.to_owned();
+            self.is_index = document.manifests.is_some();
         }
         match (document.manifests, document.layers) {
-            (Some(manifests), None) if depth < DEPTH_MAX => {
+            (Some(manifests), None) if !is_too_deep(depth) => {
                 self.keep(bytes)?;
                 self.index(&manifests, platforms, depth)
             }
