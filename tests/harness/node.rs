@@ -47,7 +47,7 @@ impl Node {
             _ => String::new(),
         };
         let text = format!(
-            "[store]\nurl = \"file://{at}/store\"\nadded_latency = \"0s\"\n[cache]\ndir = \"{at}/cache\"\n[daemon]\nrun = \"{at}/run\"\n\
+            "[store]\nurl = \"file://{at}/store\"\nadded_latency = \"0s\"\n[cache]\ndir = \"{at}/cache\"\nreserve = \"0%\"\n[daemon]\nrun = \"{at}/run\"\n\
              metrics = \"\"\n{face}{daemon}\n[snapshotter]\nroot = \"{at}/sn\"\naddress = \"{at}/sn.sock\"\n{more}\n"
         );
         fs::write(dir.path().join("config.toml"), text).unwrap();
