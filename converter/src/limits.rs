@@ -21,6 +21,9 @@ pub const NODES: usize = 16 << 20;
 /// Bytes of link targets and extended attributes in a layer: the largest images have some megabytes.
 pub const TEXT: u64 = 512 << 20;
 
+/// Names that are passed on the ways of entries and hard links through symlinks, in a layer: seconds of work.
+pub const STEPS: u64 = 64 << 20;
+
 /// Stored pieces of the sparse files of a layer.
 pub const PIECES: u64 = 4 << 20;
 
@@ -73,6 +76,7 @@ impl Budget {
         let attributes = entry.attributes.xattrs.iter().map(|(name, value)| (name.len() + value.len()) as u64);
         let (target, pieces) = match &entry.kind {
             Kind::Symlink(target) => (target.len(), 0),
+            Kind::HardLink(target) => (target.to_bytes().len(), 0),
             Kind::File(shape) => (0, shape.map.as_ref().map_or(0, Vec::len)),
             _ => (0, 0),
         };
@@ -150,7 +154,10 @@ mod tests {
         let target = entry(Kind::Symlink(vec![b'x'; 4095]));
         let sparse = entry(Kind::File(Shape { size: 0, map: Some(vec![Extent { offset: 0, length: 0 }; 1 << 20]) }));
         let plain = entry(Kind::Fifo);
-        for (entry, says) in [(attributes, "attributes"), (target, "targets"), (sparse, "sparse"), (plain, "entries")] {
+        let link = entry(Kind::HardLink(TreePath::clean(&b"d/".repeat(2000)).unwrap()));
+        for (entry, says) in
+            [(attributes, "attributes"), (target, "targets"), (link, "targets"), (sparse, "sparse"), (plain, "entries")]
+        {
             assert!(refusal(&mut Budget::default(), &entry).contains(says), "{says}");
         }
         assert!(Budget::default().charge(&entry(Kind::Fifo), PATHS + 1).unwrap_err().to_string().contains("paths"));

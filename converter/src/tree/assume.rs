@@ -3,6 +3,7 @@
 
 use super::merged::Merged;
 use crate::error::{Error, Result};
+use crate::limits::STEPS;
 use crate::tar::TreePath;
 use erofs::{Attributes, Kind};
 use std::collections::HashMap;
@@ -37,7 +38,7 @@ pub enum Found {
 }
 
 /// The assumptions of a layer while it is settled: each once, however often it is met, in the order in which they first
-/// are; of a bounded size together.
+/// are; of a bounded size together. And how long the ways were on which they were met.
 #[derive(Debug)]
 pub(super) struct Assumes {
     list: Vec<Assumption>,
@@ -47,12 +48,13 @@ pub(super) struct Assumes {
     /// What the list takes in memory, about.
     bytes: usize,
     most: usize,
+    steps: u64,
 }
 
 impl Assumes {
     /// None yet, of so many bytes at most.
     pub(super) fn new(most: usize) -> Self {
-        Self { list: Vec::new(), places: HashMap::new(), hasher: RandomState::new(), bytes: 0, most }
+        Self { list: Vec::new(), places: HashMap::new(), hasher: RandomState::new(), bytes: 0, most, steps: 0 }
     }
 
     /// Notes an assumption.
@@ -68,6 +70,15 @@ impl Assumes {
         places.push(self.list.len());
         self.list.push(assumption);
         Ok(())
+    }
+
+    /// Counts a name on a way through the tree.
+    pub(super) fn step(&mut self) -> Result<()> {
+        self.steps += 1;
+        match self.steps > STEPS {
+            false => Ok(()),
+            true => Err(Error::refused(format!("the layer's links lead over too many names: more than {STEPS}"))),
+        }
     }
 
     pub(super) fn into_list(self) -> Vec<Assumption> {

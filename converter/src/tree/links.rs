@@ -68,6 +68,7 @@ impl Upper {
         let mut slot = start;
         loop {
             let Says::Link(target) = &self.slots[slot].says else { return Err(unresolved()) };
+            let target = &TreePath::clean(target)?;
             let led = self.lead_parent(target, below, assumes)?;
             let next = self.find(&led).filter(|&next| seen.insert(next));
             let target = match next.map(|next| (next, &self.slots[next].says)) {

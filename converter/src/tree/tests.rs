@@ -390,6 +390,16 @@ fn links_that_were_followed_count_to_what_a_layer_takes_from_below() {
 }
 
 #[test]
+fn the_ways_through_links_are_bounded_together() {
+    let mut assumes = Assumes::new(5000);
+    let before = below(&[&["f"]]);
+    assert!(upper(&["h = f"]).unwrap().resolve_links(&before, &mut assumes, 1000).is_ok());
+    (0..=crate::limits::STEPS).find(|_| assumes.step().is_err()).unwrap();
+    let error = upper(&["l -> d", "l/x"]).unwrap().follow_links(&before, &mut assumes, 1000).unwrap_err().to_string();
+    assert!(error.starts_with("entry 'l") && error.contains("too many names"), "{error}");
+}
+
+#[test]
 fn of_many_warnings_some_are_kept() {
     let mut upper = Upper::new();
     (0..150).for_each(|at| upper.warn(at.to_string()));

@@ -84,6 +84,7 @@ impl Upper {
         let mut parts: Vec<Vec<u8>> = path.parts().iter().rev().cloned().collect();
         let mut links = 0;
         while let Some(part) = parts.pop() {
+            assumes.step()?;
             match &part[..] {
                 b"" | b"." => continue,
                 b".." => {

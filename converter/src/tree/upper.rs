@@ -45,8 +45,8 @@ pub(super) enum Says {
     Directory(Attributes),
     /// Anything else.
     Inode(usize),
-    /// A hard link to a path that had no entry yet.
-    Link(TreePath),
+    /// A hard link to a path that had no entry yet: the path's bytes, which take less room than its parts.
+    Link(Box<[u8]>),
 }
 
 /// Where the contents of a file are.
@@ -203,7 +203,7 @@ impl Upper {
             Some(Says::Directory(_) | Says::Implied) => return Err(not_linkable(&target)),
             Some(Says::Inode(_)) if *path == target => return Ok(()),
             Some(Says::Inode(inode)) => Says::Inode(*inode),
-            _ => Says::Link(target),
+            _ => Says::Link(target.to_bytes().into()),
         };
         let slot = self.place(path)?;
         self.may_replace(slot)?;
