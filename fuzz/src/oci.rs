@@ -47,7 +47,7 @@ fn look(archive: &Path, reference: Option<&str>, platforms: &Platforms, docker: 
         Ok(images) => {
             assert!(!images.images.is_empty());
             for layer in images.images.iter().flat_map(|image| &image.layers) {
-                let _ = images.blobs.blob(&layer.digest);
+                let _ = images.blobs.blob(layer);
             }
         }
         Err(error) => assert!(error.is_refusal(), "not a refusal: {error}"),
