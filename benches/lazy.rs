@@ -41,11 +41,18 @@ pub fn image(builder: &str) -> PathBuf {
     kept
 }
 
-/// Runs a program in a root directory; in the test pass, busybox's `true`.
+/// Runs a program in a root directory, with /proc, /dev and /tmp as programs want them; in the test pass, busybox's `true`,
+/// which wants nothing.
 pub fn run_program(root: &Path, program: &[&str]) {
-    let program = if tiny() { &["/bin/busybox", "true"] } else { program };
-    let status = Command::new("chroot").arg(root).args(program).stdin(Stdio::null()).stdout(Stdio::null()).status();
-    assert!(status.unwrap().success(), "{program:?}");
+    const IN_ROOT: &str = r#"mount -t proc proc "$0/proc" && mount --bind /dev "$0/dev" && mount -t tmpfs tmpfs "$0/tmp" &&
+        exec chroot "$0" "$@""#;
+    let (command, program): (&[&str], &[&str]) = match tiny() {
+        true => (&["chroot"], &["/bin/busybox", "true"]),
+        false => (&["unshare", "--mount", "sh", "-c", IN_ROOT], program),
+    };
+    let mut run = Command::new(command[0]);
+    run.args(&command[1..]).arg(root).args(program).stdin(Stdio::null()).stdout(Stdio::null());
+    assert!(run.status().unwrap().success(), "{program:?}");
 }
 
 /// An image converted into a store with latency, nothing of it local: each run has a new cache and a new daemon.

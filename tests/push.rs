@@ -299,6 +299,29 @@ fn other_platforms_and_attestations_stay_as_they_are() {
 }
 
 #[test]
+fn an_attestation_that_the_registry_lacks_is_left_out_and_one_that_it_fails_to_give_is_a_failure() {
+    let Some(registry) = Registry::start("a missing attestation", &Options::default()) else { return };
+    let node = Node::default();
+    let layout = platforms(&node);
+    registry.seed(&layout, "app", "1");
+    let root = text(&read(&layout.join("index.json"))["manifests"][0]["digest"]);
+    let index = read(&layout.join("blobs/sha256").join(&root["sha256:".len()..]));
+    let attestation = text(&index["manifests"][2]["digest"]);
+    for (status, code) in [("400 Bad Request", 1), ("404 Not Found", 0)] {
+        let lacking = attestation.clone();
+        let front = Front::start(Some(registry.address), move |request| match request.path.ends_with(&lacking) {
+            true => Answer::Reply(status, vec![], vec![]),
+            false => Answer::Pass,
+        });
+        let image = format!("docker://{}/app:1", front.address);
+        let output = node.command(&["convert", &image, "--platform", "all"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
+        assert!(stderr(&output).contains(&attestation), "{}", stderr(&output));
+        assert_eq!(node.path("store/images").exists(), code == 0);
+    }
+}
+
+#[test]
 fn a_manifest_whose_list_of_manifests_is_null_is_no_index() {
     let Some(registry) = Registry::start("a manifest with a null", &Options::default()) else { return };
     let node = Node::default();

@@ -1,18 +1,14 @@
-//! The layers below the one that is being converted: their merged tree, and their files' contents.
+//! The layers below the one that is being converted: their merged tree, and where their chunks are.
 
 use crate::error::{Error, Result};
-use crate::pack::Spool;
-use crate::tar::{Extent, Shape};
 use crate::tree::{self, Merged};
 use blobstore::layer::{Flags, Head, Index, Located, decode, read_head};
 use blobstore::refs::{StackEntry, layer_key};
 use blobstore::store::Store;
-use erofs::{BLOCK, Content, Expect, Tree, check, read_tree};
+use erofs::{Expect, Tree, check, read_tree};
 use std::collections::HashSet;
 use std::sync::Arc;
 use tokio::runtime::Handle;
-
-const BLOCK_U64: u64 = BLOCK as u64;
 
 /// What lies below a layer.
 #[derive(Debug, Default)]
@@ -87,29 +83,7 @@ impl Below {
         let layer = |below: &Below, number: usize| below.bodies.get(number).map(|body| body.index.id());
         a.kind == b.kind && layer(self, a.layer).is_some_and(|id| layer(other, b.layer) == Some(id))
     }
-
-    /// Copies a file's contents into a spool; its number there. What is kept between two calls is the chunk that was read
-    /// last, which the next file may lie in too. Must not run on one of the runtime's own threads.
-    pub(crate) fn copy(
-        &self,
-        from: &tree::Placed,
-        spool: &mut Spool,
-        runtime: &Handle,
-        kept: &mut Option<(usize, Chunk)>,
-    ) -> Result<usize> {
-        let gone = || Error::failed("reading a file below", "its layer is not known");
-        let body = self.bodies.get(from.layer).ok_or_else(gone)?;
-        let (shape, runs) = runs(&from.content);
-        let chunk = kept.take().filter(|(layer, _)| *layer == from.layer).map(|(_, chunk)| chunk);
-        let mut reader = Reader { body, runtime, runs: runs.into_iter(), at: 0, end: 0, chunk };
-        let number = spool.add(&shape, |buffer| reader.read(buffer))?;
-        *kept = reader.chunk.map(|chunk| (from.layer, chunk));
-        Ok(number)
-    }
 }
-
-/// Where a chunk is, and its content.
-pub(crate) type Chunk = (Located, Vec<u8>);
 
 /// Hash and length of each chunk, as stored.
 pub(crate) fn hashes(index: &Index) -> impl Iterator<Item = ([u8; 32], u64)> {
@@ -131,58 +105,4 @@ pub(crate) fn opened(store: Arc<dyn Store>, key: String, head: Head) -> Result<(
     let checked = check(&head.metadata, &expect).map_err(|e| wrong(e.to_string()))?;
     let tree = read_tree(checked.image()).map_err(|e| wrong(e.to_string()))?;
     Ok((Body { store, key, index: Arc::new(head.index) }, tree))
-}
-
-/// A file's shape, and where its bytes are in the data space: offset and length of each run.
-fn runs(content: &Content) -> (Shape, Vec<(u64, u64)>) {
-    match content {
-        Content::Plain { size, start } => (Shape { size: *size, map: None }, vec![(start * BLOCK_U64, *size)]),
-        Content::Sparse { size, chunk_bits, chunks } => {
-            let chunk = BLOCK_U64 << chunk_bits;
-            let stored = chunks.iter().zip((0..).step_by(chunk as usize)).filter_map(|(start, offset): (_, u64)| {
-                let extent = Extent { offset, length: chunk.min(size - offset) };
-                start.map(|start| (extent, (start * BLOCK_U64, extent.length)))
-            });
-            let (map, runs) = stored.unzip();
-            (Shape { size: *size, map: Some(map) }, runs)
-        }
-    }
-}
-
-struct Reader<'a> {
-    body: &'a Body,
-    runtime: &'a Handle,
-    runs: std::vec::IntoIter<(u64, u64)>,
-    at: u64,
-    end: u64,
-    chunk: Option<Chunk>,
-}
-
-impl Reader<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
-        while self.at == self.end {
-            let Some((start, length)) = self.runs.next() else { return Ok(0) };
-            (self.at, self.end) = (start, start + length);
-        }
-        let (at, end) = (self.at, self.end);
-        let (start, chunk) = self.chunk()?;
-        let from = (at - start) as usize;
-        let left = usize::try_from(end - at).unwrap_or(usize::MAX);
-        let count = buffer.len().min(left).min(chunk.len() - from);
-        buffer[..count].copy_from_slice(&chunk[from..from + count]);
-        self.at += count as u64;
-        Ok(count)
-    }
-
-    /// The chunk with the next byte, and where it starts.
-    fn chunk(&mut self) -> Result<(u64, &[u8])> {
-        let at = self.at;
-        let here = |located: &Located| {
-            at.checked_sub(located.data_start).is_some_and(|n| n < u64::from(located.entry.data_len))
-        };
-        if !self.chunk.as_ref().is_some_and(|(located, _)| here(located)) {
-            self.chunk = Some(self.body.chunk(at, self.runtime)?);
-        }
-        Ok(self.chunk.as_ref().map_or((at, &[][..]), |(located, content)| (located.data_start, content.as_slice())))
-    }
 }

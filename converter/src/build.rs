@@ -2,6 +2,7 @@
 
 use crate::assume::assume;
 use crate::below::Below;
+use crate::contents::Contents as StoredContents;
 use crate::entries::read_entries;
 use crate::error::{Error, Result};
 use crate::pack::{Spool, plan};
@@ -106,11 +107,11 @@ fn finish(
     settings: &Settings,
     runtime: &Handle,
 ) -> Result<Made> {
-    let (mut files, mut kept) = (HashMap::new(), None);
+    let (mut files, mut stored) = (HashMap::new(), StoredContents::new(below.bodies(), runtime));
     for (node, contents) in std::mem::take(&mut settled.contents) {
         let number = match contents {
             Contents::Spooled(number) => number,
-            Contents::Below(from) => below.copy(&from, &mut spool, runtime, &mut kept)?,
+            Contents::Below(from) => stored.copy(&from, &mut spool)?,
         };
         files.insert(node, number);
     }

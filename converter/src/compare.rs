@@ -6,9 +6,8 @@
 //! a layer that was used again where it does not fit.
 
 use crate::below::Below;
-use crate::contents::{Contents, runs};
+use crate::contents::Contents;
 use crate::error::{Error, Result};
-use crate::model::content::ContentHash;
 use crate::model::{Inode, Kind, Model};
 use crate::options::Options;
 use crate::ready::chain_ids;
@@ -183,16 +182,7 @@ pub(crate) fn shown(merged: &Merged, contents: &mut Contents<'_>) -> Result<Mode
         }
         let kind = match &node.kind {
             erofs::Kind::File(content) => {
-                let mut hash = ContentHash::new(content.size());
-                for run in runs(content) {
-                    let mut at = run.offset;
-                    contents.read(node.layer, &run, &mut |bytes| {
-                        hash.write(at, bytes);
-                        at += bytes.len() as u64;
-                        Ok(())
-                    })?;
-                }
-                Kind::File { size: content.size(), content: hash.finish() }
+                Kind::File { size: content.size(), content: contents.hash(node.layer, content)? }
             }
             erofs::Kind::Directory => Kind::Directory,
             erofs::Kind::Symlink(target) => Kind::Symlink(target.clone()),

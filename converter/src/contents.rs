@@ -5,6 +5,10 @@
 
 use crate::below::Body;
 use crate::error::{Error, Result};
+use crate::model::content::ContentHash;
+use crate::pack::Spool;
+use crate::tar::{Extent, Shape};
+use crate::tree::Placed;
 use blobstore::layer::Located;
 use erofs::{BLOCK, Content};
 use std::collections::HashMap;
@@ -33,6 +37,13 @@ pub(crate) struct Run {
     pub(crate) start: u64,
     /// Bytes.
     pub(crate) length: u64,
+}
+
+impl Run {
+    /// What is left behind its first bytes.
+    fn after(self, bytes: u64) -> Self {
+        Self { offset: self.offset + bytes, start: self.start + bytes, length: self.length - bytes }
+    }
 }
 
 /// The stored bytes of a file, in order; neighbours in file and data are one run.
@@ -68,15 +79,54 @@ impl<'a> Contents<'a> {
 
     /// Hands the bytes of a run of a layer to `sink`, piece by piece in order.
     pub(crate) fn read(&mut self, layer: usize, run: &Run, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        let (mut at, end) = (run.start, run.start.saturating_add(run.length));
-        while at < end {
-            let (start, chunk) = self.chunk(layer, at)?;
-            let rest = &chunk[(at - start) as usize..];
-            let piece = &rest[..rest.len().min(usize::try_from(end - at).unwrap_or(usize::MAX))];
+        let mut left = *run;
+        while left.length > 0 {
+            let piece = self.piece(layer, &left)?;
             sink(piece)?;
-            at += piece.len() as u64;
+            left = left.after(piece.len() as u64);
         }
         Ok(())
+    }
+
+    /// A hash of a file's bytes, as [`ContentHash`] takes it.
+    pub(crate) fn hash(&mut self, layer: usize, content: &Content) -> Result<[u8; 32]> {
+        let mut hash = ContentHash::new(content.size());
+        for run in runs(content) {
+            let mut at = run.offset;
+            self.read(layer, &run, &mut |piece| {
+                hash.write(at, piece);
+                at += piece.len() as u64;
+                Ok(())
+            })?;
+        }
+        Ok(hash.finish())
+    }
+
+    /// Copies a file's contents into a spool; its number there.
+    pub(crate) fn copy(&mut self, from: &Placed, spool: &mut Spool) -> Result<usize> {
+        let runs = runs(&from.content);
+        let holes = matches!(from.content, Content::Sparse { .. });
+        let extent = |run: &Run| Extent { offset: run.offset, length: run.length };
+        let shape = Shape { size: from.content.size(), map: holes.then(|| runs.iter().map(extent).collect()) };
+        let (mut runs, mut left) = (runs.into_iter(), Run { offset: 0, start: 0, length: 0 });
+        spool.add(&shape, |buffer| {
+            if left.length == 0 {
+                let Some(next) = runs.next() else { return Ok(0) };
+                left = next;
+            }
+            let piece = self.piece(from.layer, &left)?;
+            let count = piece.len().min(buffer.len());
+            buffer[..count].copy_from_slice(&piece[..count]);
+            left = left.after(count as u64);
+            Ok(count)
+        })
+    }
+
+    /// Bytes from a run's start on: as many as one chunk has of them.
+    fn piece(&mut self, layer: usize, run: &Run) -> Result<&[u8]> {
+        let (start, chunk) = self.chunk(layer, run.start)?;
+        let rest = &chunk[(run.start - start) as usize..];
+        Ok(&rest[..rest.len().min(usize::try_from(run.length).unwrap_or(usize::MAX))])
     }
 
     /// The chunk with byte `at` of a layer's data, and where it starts.

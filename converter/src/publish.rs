@@ -6,12 +6,10 @@
 use crate::collapse::Collapsed;
 use crate::error::{Error, Result, store};
 use crate::progress::{Event, Progress};
-use crate::ready::{Ready, chain_ids};
+use crate::ready::{Ready, chain_ids, chain_layers};
 use crate::report::ImageReport;
 use crate::source::Image;
-use blobstore::refs::{
-    Chain, ChainLayer, Digest, ManifestChain, ManifestDoc, Refs, Stack, Stacks, Tag, TagName, layer_key,
-};
+use blobstore::refs::{Chain, ChainLayer, Digest, ManifestDoc, Refs, Stack, Stacks, Tag, TagName, layer_key};
 use blobstore::store::{FileStore, Store, StoreError};
 use std::path::Path;
 
@@ -53,28 +51,15 @@ impl Publisher<'_> {
         collapsed: Option<Collapsed>,
     ) -> Result<ImageReport> {
         self.upload(&layers).await?;
-        let chain_ids = chain_ids(image);
-        let chain_layer =
-            |(chain_id, layer): (&Digest, &Ready)| ChainLayer { chain_id: *chain_id, entry: layer.entry.clone() };
-        let chain_layers: Vec<_> = chain_ids.iter().zip(&layers).map(chain_layer).collect();
+        let chain_layers = chain_layers(&chain_ids(image), layers.iter().map(|layer| &layer.entry));
         let mut chains = self.refs.write_chains(&chain_layers, self.again).await.map_err(store)?;
         if let Some(collapsed) = &collapsed {
             self.collapsed(collapsed, &mut chains).await?;
         }
         let top = chains.last().map(|chain| Stacks { plain: chain.stack.clone(), collapsed: chain.collapsed.clone() });
         let top = top.unwrap_or_default();
-        let chains = chains.into_iter().zip(&image.layers).map(|(chain, layer)| ManifestChain {
-            chain_id: chain.chain_id,
-            diff_id: layer.diff_id,
-            stack: chain.stack,
-            collapsed: chain.collapsed,
-        });
-        let document = ManifestDoc {
-            digest: image.manifest,
-            platform: image.platform.clone(),
-            config: image.config,
-            chains: chains.collect(),
-        };
+        let diff_ids = image.layers.iter().map(|layer| &layer.diff_id);
+        let document = ManifestDoc::new(image.manifest, image.config, image.platform.clone(), chains, diff_ids);
         self.refs.put_manifest(&document).await.map_err(store)?;
         self.put_tag(top, image.environment.clone()).await?;
         Ok(ImageReport {

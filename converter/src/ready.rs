@@ -4,7 +4,7 @@ use crate::below::Below;
 use crate::build::Made;
 use crate::report::LayerReport;
 use crate::source::{Image, LayerBlob};
-use blobstore::refs::{Candidate, Digest, StackEntry};
+use blobstore::refs::{Candidate, ChainLayer, Digest, StackEntry};
 use std::time::Instant;
 
 /// A layer that is in the store or in the stage.
@@ -23,13 +23,24 @@ pub(crate) struct Fresh {
     pub(crate) source: Option<LayerBlob>,
 }
 
-/// The chain id up to and with each layer.
+/// The chain id up to and with each layer of an image.
 pub(crate) fn chain_ids(image: &Image) -> Vec<Digest> {
+    chain_ids_of(image.layers.iter().map(|layer| &layer.diff_id))
+}
+
+/// The chain id up to and with each diff id.
+pub(crate) fn chain_ids_of<'a>(diff_ids: impl Iterator<Item = &'a Digest>) -> Vec<Digest> {
     let mut chain_ids: Vec<Digest> = Vec::new();
-    for layer in &image.layers {
-        chain_ids.push(Digest::chain(chain_ids.last(), &layer.diff_id));
+    for diff_id in diff_ids {
+        chain_ids.push(Digest::chain(chain_ids.last(), diff_id));
     }
     chain_ids
+}
+
+/// Layers with the chain ids up to them, for their references.
+pub(crate) fn chain_layers<'a>(chain_ids: &[Digest], entries: impl Iterator<Item = &'a StackEntry>) -> Vec<ChainLayer> {
+    let layers = chain_ids.iter().zip(entries);
+    layers.map(|(&chain_id, entry)| ChainLayer { chain_id, entry: entry.clone() }).collect()
 }
 
 /// A layer of the stage, with what references are to say of it. That a blob holds this tar is known of the blob that was

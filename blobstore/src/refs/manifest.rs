@@ -1,7 +1,7 @@
 //! Converted manifests, and the blobs of an image that are kept as they are: index, manifest, config.
 
 use super::error::{Error, Result};
-use super::{Digest, Platform, Refs, Stack, Stacks};
+use super::{Chain, Digest, Platform, Refs, Stack, Stacks};
 use crate::store::StoreError;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -56,6 +56,21 @@ enum Found {
 const DEPTH_MAX: usize = 4;
 
 impl ManifestDoc {
+    /// Of an image whose chains stand as given, bottom to top, with the diff id of each one's own layer.
+    pub fn new<'a>(
+        digest: Digest,
+        config: Digest,
+        platform: Platform,
+        chains: Vec<Chain>,
+        diff_ids: impl IntoIterator<Item = &'a Digest>,
+    ) -> Self {
+        let chains = chains.into_iter().zip(diff_ids).map(|(chain, diff_id)| {
+            let Chain { chain_id, stack, collapsed } = chain;
+            ManifestChain { chain_id, diff_id: *diff_id, stack, collapsed }
+        });
+        Self { digest, platform, config, chains: chains.collect() }
+    }
+
     /// Key of a converted manifest.
     pub fn key(digest: &Digest) -> String {
         format!("manifests/sha256/{}", digest.hex())

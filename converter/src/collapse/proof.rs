@@ -1,10 +1,10 @@
 //! That two stacks show the same.
 
 use crate::below::Below;
-use crate::contents::{Contents, runs};
+use crate::contents::Contents;
 use crate::error::{Result, show};
-use crate::tree::{Node, NodeId};
-use erofs::{BLOCK, Kind};
+use crate::tree::NodeId;
+use erofs::{Content, Kind};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use tokio::runtime::Handle;
 
@@ -63,10 +63,11 @@ impl Proof {
             return Ok(Some("its attributes differ"));
         }
         match (&one.kind, &other.kind) {
-            (Kind::File(_), Kind::File(_)) => {
+            (Kind::File(a_content), Kind::File(b_content)) => {
                 let given = one.layer < self.given.0 && other.layer < self.given.1;
                 let known = given || ours.is_same_place(a, theirs, b) || !self.files.insert((a, b));
-                Ok((!known && !pair.same_contents(one, other)?).then_some("its contents differ"))
+                Ok((!known && !pair.same_contents((one.layer, a_content), (other.layer, b_content))?)
+                    .then_some("its contents differ"))
             }
             (one, other) => Ok((one != other).then_some("it is not of one kind")),
         }
@@ -88,29 +89,7 @@ impl Pair<'_> {
         *self.met.0.entry(a).or_insert(b) == b && *self.met.1.entry(b).or_insert(a) == a
     }
 
-    fn same_contents(&mut self, one: &Node, other: &Node) -> Result<bool> {
-        Ok(digest(one, &mut self.contents.0)? == digest(other, &mut self.contents.1)?)
+    fn same_contents(&mut self, one: (usize, &Content), other: (usize, &Content)) -> Result<bool> {
+        Ok(self.contents.0.hash(one.0, one.1)? == self.contents.1.hash(other.0, other.1)?)
     }
-}
-
-/// A hash of a regular file's logical bytes: its size, and each block that is not zero with its number. Where zeros are
-/// holes does not count.
-fn digest(node: &Node, contents: &mut Contents<'_>) -> Result<[u8; 32]> {
-    let Kind::File(content) = &node.kind else { return Ok([0; 32]) };
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(&content.size().to_le_bytes());
-    for run in runs(content) {
-        // Pieces end where chunks end, at whole blocks, but for the file's last.
-        let mut number = run.offset / BLOCK as u64;
-        contents.read(node.layer, &run, &mut |piece| {
-            for block in piece.chunks(BLOCK) {
-                if block.iter().any(|byte| *byte != 0) {
-                    hasher.update(&number.to_le_bytes()).update(block);
-                }
-                number += 1;
-            }
-            Ok(())
-        })?;
-    }
-    Ok(*hasher.finalize().as_bytes())
 }

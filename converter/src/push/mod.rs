@@ -13,11 +13,12 @@ mod index;
 mod originals;
 
 use crate::error::{Error, Result, store};
+use crate::ready::{chain_ids_of, chain_layers};
 use crate::registry::{Blob, Pushed, Repository, Settings};
 use crate::report::{PushReport, PushedImage};
 use crate::source::{Blobs, Images};
 use accelerated::Accelerated;
-use blobstore::refs::{Chain, ChainLayer, Digest, ImageName, ManifestChain, ManifestDoc, Refs};
+use blobstore::refs::{Chain, Digest, ImageName, ManifestDoc, Refs};
 use originals::{Document, Originals};
 use std::collections::HashMap;
 
@@ -101,33 +102,17 @@ impl Target {
 
 /// References for our manifest: its chain ids stand for the same stacks as the original's.
 async fn remember(refs: &Refs, made: &Accelerated) -> Result<()> {
-    let mut chain_ids: Vec<Digest> = Vec::new();
-    for layer in &made.layers {
-        chain_ids.push(Digest::chain(chain_ids.last(), &layer.digests.image));
-    }
-    let chain_layer = |(chain_id, layer): (&Digest, &accelerated::Layer)| ChainLayer {
-        chain_id: *chain_id,
-        entry: layer.entry.clone(),
-    };
-    let layers: Vec<_> = chain_ids.iter().zip(&made.layers).map(chain_layer).collect();
+    let chain_ids = chain_ids_of(made.layers.iter().map(|layer| &layer.digests.image));
+    let layers = chain_layers(&chain_ids, made.layers.iter().map(|layer| &layer.entry));
     let mut chains = refs.write_chains(&layers, false).await.map_err(store)?;
     if let (Some(top), Some(collapsed)) = (chains.last_mut(), &made.collapsed) {
         let with = Chain { collapsed: Some(collapsed.clone()), ..top.clone() };
         let stands = refs.add_collapsed(&[with], false).await.map_err(store)?;
         stands.into_iter().for_each(|chain| *top = chain);
     }
-    let chains = chains.into_iter().zip(&made.layers).map(|(chain, layer)| ManifestChain {
-        chain_id: chain.chain_id,
-        diff_id: layer.digests.image,
-        stack: chain.stack,
-        collapsed: chain.collapsed,
-    });
-    let document = ManifestDoc {
-        digest: made.manifest.digest,
-        platform: made.platform.clone(),
-        config: made.config.digest,
-        chains: chains.collect(),
-    };
+    let diff_ids = made.layers.iter().map(|layer| &layer.digests.image);
+    let (digest, config) = (made.manifest.digest, made.config.digest);
+    let document = ManifestDoc::new(digest, config, made.platform.clone(), chains, diff_ids);
     for bytes in [&made.config.bytes, &made.manifest.bytes] {
         refs.put_blob(bytes.clone().into()).await.map_err(store)?;
     }

@@ -82,14 +82,30 @@ impl Repository {
         self.whole(&format!("manifests/{reference}"), name.digest()).await
     }
 
-    /// A document, verified: an index or a manifest by its media type, any other is a blob.
+    /// A document, verified.
     pub(crate) async fn document(&self, digest: &Digest, media_type: &str) -> Result<Vec<u8>> {
-        let room = if DOCUMENTS.contains(&media_type) || media_type.is_empty() { "manifests" } else { "blobs" };
-        Ok(self.whole(&format!("{room}/{digest}"), Some(digest)).await?.bytes)
+        Ok(self.whole(&path(digest, media_type), Some(digest)).await?.bytes)
+    }
+
+    /// The same of one that the image can do without: none where the registry does not have it or does not give it. That
+    /// the registry cannot be asked is an error.
+    pub(crate) async fn document_if_there(&self, digest: &Digest, media_type: &str) -> Result<Option<Vec<u8>>> {
+        match self.fetched(&path(digest, media_type), Some(digest)).await {
+            Ok(root) => Ok(Some(root.bytes)),
+            Err(trouble @ (Trouble::Missing(_) | Trouble::Denied(_))) => {
+                tracing::warn!(registry = self.place(), %digest, %trouble, "left out: an attestation or a signature");
+                Ok(None)
+            }
+            Err(trouble) => Err(trouble.into_error(&self.place())),
+        }
     }
 
     async fn whole(&self, what: &str, digest: Option<&Digest>) -> Result<Root> {
-        let fetched = retrying(async || {
+        self.fetched(what, digest).await.map_err(|trouble| trouble.into_error(&self.place()))
+    }
+
+    async fn fetched(&self, what: &str, digest: Option<&Digest>) -> std::result::Result<Root, Trouble> {
+        retrying(async || {
             for mirror in &self.0.mirrors {
                 match whole(mirror, what, digest).await {
                     Ok(root) => return Ok(root),
@@ -97,8 +113,8 @@ impl Repository {
                 }
             }
             whole(&self.0.upstream, what, digest).await
-        });
-        fetched.await.map_err(|trouble| trouble.into_error(&self.place()))
+        })
+        .await
     }
 
     /// A blob from the byte `from` on, not verified; fetched once it is read, by tasks of `runtime`.
@@ -117,6 +133,12 @@ impl Repository {
         }
         part(&self.0.upstream, &what, from).await
     }
+}
+
+/// Where a document is: an index or a manifest by its media type, any other is a blob.
+fn path(digest: &Digest, media_type: &str) -> String {
+    let room = if DOCUMENTS.contains(&media_type) || media_type.is_empty() { "manifests" } else { "blobs" };
+    format!("{room}/{digest}")
 }
 
 fn pass_over(mirror: &Registry, error: &Trouble) {

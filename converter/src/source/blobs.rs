@@ -111,37 +111,27 @@ impl Blobs {
 
     /// A document, verified.
     pub(crate) fn document(&self, descriptor: &Descriptor) -> Result<Vec<u8>> {
-        let digest = descriptor.digest()?;
-        if descriptor.size > DOCUMENT_MAX {
-            return Err(Error::refused(format!("{digest}: a document of {} bytes is too large", descriptor.size)));
-        }
+        let digest = document_digest(descriptor)?;
         let bytes = match self {
             Self::Registry { repository, runtime } => {
                 runtime.block_on(repository.document(&digest, &descriptor.media_type))?
             }
             _ => self.named(&blob_path(&digest))?,
         };
-        if bytes.len() as u64 != descriptor.size || Digest::of(&bytes) != digest {
-            let found = Digest::of(&bytes);
-            return Err(Error::refused(format!(
-                "digest mismatch: blob {digest} has {} bytes with the digest {found}",
-                bytes.len()
-            )));
-        }
-        Ok(bytes)
+        checked(descriptor, &digest, bytes)
     }
 
     /// The same of a document that may be missing.
     pub(super) fn document_if_there(&self, descriptor: &Descriptor) -> Result<Option<Vec<u8>>> {
-        match self {
-            // A registry that does not give it is as good as one that does not have it; wrong bytes are not.
-            Self::Registry { .. } => match self.document(descriptor) {
-                Err(error) if !error.is_refusal() => Ok(None),
-                found => found.map(Some),
-            },
-            _ if self.has(&blob_path(&descriptor.digest()?)) => self.document(descriptor).map(Some),
-            _ => Ok(None),
-        }
+        let digest = document_digest(descriptor)?;
+        let bytes = match self {
+            Self::Registry { repository, runtime } => {
+                runtime.block_on(repository.document_if_there(&digest, &descriptor.media_type))?
+            }
+            _ if self.has(&blob_path(&digest)) => Some(self.named(&blob_path(&digest))?),
+            _ => None,
+        };
+        bytes.map(|bytes| checked(descriptor, &digest, bytes)).transpose()
     }
 
     /// A layer's blob, not verified.
@@ -241,6 +231,27 @@ fn open_regular(path: &Path) -> io::Result<Option<File>> {
     let no_wait = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let file = File::options().read(true).custom_flags(no_wait).open(path)?;
     Ok(file.metadata()?.is_file().then_some(file))
+}
+
+/// The digest of a document that is not too large.
+fn document_digest(descriptor: &Descriptor) -> Result<Digest> {
+    let digest = descriptor.digest()?;
+    match descriptor.size > DOCUMENT_MAX {
+        true => Err(Error::refused(format!("{digest}: a document of {} bytes is too large", descriptor.size))),
+        false => Ok(digest),
+    }
+}
+
+/// A document's bytes, if they are what its descriptor says.
+fn checked(descriptor: &Descriptor, digest: &Digest, bytes: Vec<u8>) -> Result<Vec<u8>> {
+    let found = Digest::of(&bytes);
+    match bytes.len() as u64 == descriptor.size && found == *digest {
+        true => Ok(bytes),
+        false => Err(Error::refused(format!(
+            "digest mismatch: blob {digest} has {} bytes with the digest {found}",
+            bytes.len()
+        ))),
+    }
 }
 
 fn missing(name: &str) -> Error {
