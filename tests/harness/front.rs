@@ -130,7 +130,9 @@ fn serve(
             let headers: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
             let length = body.len();
             write!(client, "HTTP/1.1 {status}\r\n{headers}Content-Length: {length}\r\nConnection: close\r\n\r\n")?;
-            client.write_all(&body)?;
+            if request.method != "HEAD" {
+                client.write_all(&body)?;
+            }
         }
         Answer::Hang(status, body) => {
             io::copy(&mut Read::by_ref(&mut client).take(request.length), &mut io::sink())?;
