@@ -45,6 +45,9 @@ const WRITE: Duration = Duration::from_secs(120);
 /// Longest object that is read whole: the small ones are meant, and this is some hundred times the largest of them.
 const WHOLE_MAX: u64 = 256 << 20;
 
+/// Bytes of a body that is sent without asking first whether there is an object.
+const SMALL: usize = 16 << 10;
+
 /// How often a write that met another one is repeated.
 const CONFLICTS: u32 = 8;
 
@@ -197,6 +200,9 @@ impl Inner {
     async fn create(&self, key: &str, body: Bytes) -> Result<()> {
         let location = self.location(key)?;
         self.check_condition().await?;
+        if body.len() > SMALL {
+            self.check_absent(key).await?;
+        }
         let mode = PutOptions::from(PutMode::Create);
         for _ in 0..CONFLICTS {
             let put = || self.plain.put_opts(&location, body.clone().into(), mode.clone());
@@ -210,6 +216,16 @@ impl Inner {
         }
         let what = "other writers are at it all the time".to_owned();
         Err(StoreError::Busy { store: self.url.clone(), key: key.to_owned(), what, after: None })
+    }
+
+    /// An error where there is an object. Asked before a body that is more than a socket takes: a service that says no at
+    /// once, and hangs up while it is still being sent, is not heard. The write's own condition decides.
+    async fn check_absent(&self, key: &str) -> Result<()> {
+        match self.stat(key).await {
+            Ok(_) => Err(self.exists(key)),
+            Err(StoreError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<String>> {

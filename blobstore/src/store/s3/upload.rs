@@ -51,12 +51,7 @@ pub(super) async fn upload(inner: &Arc<Inner>, key: &str, file: &Path) -> Result
         return tried(|| inner.create(key, body.clone())).await;
     }
     inner.check_condition().await?;
-    // Told before a large body is sent; the last request decides.
-    match tried(|| inner.stat(key)).await {
-        Ok(_) => return Err(inner.exists(key)),
-        Err(StoreError::NotFound { .. }) => {}
-        Err(error) => return Err(error),
-    }
+    tried(|| inner.check_absent(key)).await?;
     let begin = || inner.asked(key, STALL, || inner.plain.create_multipart(&location));
     let id = tried(begin).await?;
     let pending = Pending { client: inner.plain.clone(), location, id, armed: true };
