@@ -108,7 +108,7 @@ pub(crate) struct Convert {
     /// Platform such as linux/arm64, or all [default: this machine's]
     #[arg(long, value_name = "P")]
     pub(crate) platform: Option<String>,
-    /// Chunk size that is aimed at, in bytes: a multiple of 4096, up to 4 MiB [default: 262144]
+    /// Chunk size that is aimed at, in bytes: a multiple of 4096, up to 4 MiB [default: 524288]
     #[arg(long, value_name = "N")]
     pub(crate) chunk_size: Option<u32>,
     /// zstd level

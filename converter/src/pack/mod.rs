@@ -21,7 +21,7 @@ use read::DataReader;
 use std::collections::HashMap;
 
 /// The chunk size that is aimed at unless the caller asks for another.
-pub const CHUNK_SIZE: u32 = 256 << 10;
+pub const CHUNK_SIZE: u32 = 512 << 10;
 
 /// Where all contents go.
 #[derive(Debug)]
