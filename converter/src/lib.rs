@@ -1,7 +1,7 @@
 //! OCI images, tar files and directories to Lamina layers.
 //!
 //! * [`source`]: where layers come from: image layouts, registries, tar files, directories; every digest checked.
-//! * [`registry`]: how registries are spoken to.
+//! * [`registry`]: how registries are spoken to. * [`media_type`]: by what images name their parts.
 //! * [`tar`]: a tar stream of any dialect as plain entries.
 //! * [`read_entries`]: all of a tar, into a tree and a spool of contents.
 //! * [`limits`]: how much an input may ask for.
@@ -30,6 +30,7 @@ mod entries;
 pub mod error;
 pub mod export;
 pub mod limits;
+pub mod media_type;
 pub mod model;
 pub mod options;
 pub mod pack;

@@ -2,14 +2,11 @@
 
 use crate::error::{Error, Result};
 pub(crate) use crate::limits::DOCUMENT as DOCUMENT_MAX;
+use crate::media_type::{is_config, is_readable_layer};
 use blobstore::refs::{Digest, Platform};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
-
-/// Media types of an image's config.
-const CONFIGS: [&str; 2] =
-    ["application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"];
 
 /// What a document says about another blob.
 #[derive(Debug, Clone, Deserialize)]
@@ -118,13 +115,13 @@ impl Descriptor {
     /// a platform that no machine has.
     pub(super) fn is_attached(&self) -> bool {
         let unknown = self.platform.as_ref().is_some_and(|platform| platform.os == "unknown");
-        let artifact = self.artifact_type.as_deref().is_some_and(|kind| !CONFIGS.contains(&kind));
+        let artifact = self.artifact_type.as_deref().is_some_and(|kind| !is_config(kind));
         unknown || artifact || self.annotation("vnd.docker.reference.type").is_some()
     }
 
     /// Whether it is that of an image's config, and not of what else is stored in the form of an image.
     pub(super) fn is_image_config(&self) -> bool {
-        CONFIGS.contains(&self.media_type.as_str())
+        is_config(&self.media_type)
     }
 
     /// Its digest.
@@ -134,16 +131,9 @@ impl Descriptor {
 
     /// Whether it is an image's layer in a form that can be read, by its media type.
     pub(super) fn check_layer(&self) -> Result<()> {
-        const PLAIN: [&str; 4] = [
-            "application/vnd.oci.image.layer.v1.tar",
-            "application/vnd.oci.image.layer.nondistributable.v1.tar",
-            "application/vnd.docker.image.rootfs.diff.tar",
-            "application/vnd.docker.image.rootfs.foreign.diff.tar",
-        ];
-        let rest = PLAIN.iter().find_map(|plain| self.media_type.strip_prefix(plain));
-        match rest {
-            Some("" | "+gzip" | ".gzip" | "+zstd" | ".zstd") => Ok(()),
-            _ => Err(Error::refused(format!("the layer's media type '{}' is not supported", self.media_type))),
+        match is_readable_layer(&self.media_type) {
+            true => Ok(()),
+            false => Err(Error::refused(format!("the layer's media type '{}' is not supported", self.media_type))),
         }
     }
 
