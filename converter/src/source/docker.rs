@@ -4,8 +4,10 @@
 //! one is made here from the config's digest and those of its layers, the same for the same image.
 
 use super::blobs::Blobs;
-use super::layout::{self, Images, Platforms};
-use super::manifest::{Config, parse};
+use super::document::{Config, parse};
+use super::image::Images;
+use super::layout;
+use super::platform::Platforms;
 use crate::error::{Error, Result};
 use crate::media_type;
 use blobstore::refs::Digest;
@@ -54,7 +56,7 @@ pub fn open(mut blobs: Blobs, reference: Option<&str>, platforms: &Platforms) ->
     });
     let manifest = serde_json::to_vec(&manifest).map_err(|e| Error::failed("making a manifest", e))?;
     let name = saved.repo_tags.iter().flatten().next().cloned();
-    layout::of_root(blobs, manifest, media_type::MANIFEST, name, platforms)
+    Images::of_document(blobs, manifest, media_type::MANIFEST, name, platforms)
 }
 
 fn choose<'a>(list: &'a [Saved], reference: Option<&str>) -> Result<&'a Saved> {

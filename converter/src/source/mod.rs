@@ -7,20 +7,25 @@ mod ahead;
 mod blobs;
 mod directory;
 mod docker;
+mod document;
 mod gzip;
 mod hashing;
+mod image;
 mod layout;
-mod manifest;
 mod open;
+mod platform;
 mod remote;
 mod stream;
 
 pub use blobs::{Blobs, OpenBlob};
 pub use directory::read_directory;
 pub use docker::open as open_docker;
-pub use layout::{Image, Images, LayerBlob, Platforms, open as open_layout};
-pub(crate) use manifest::{Descriptor, MOUNTABLE, WirePlatform, parse};
+pub use document::LayerBlob;
+pub(crate) use document::{Descriptor, MOUNTABLE, WirePlatform, parse};
+pub use image::{Image, Images};
+pub use layout::open as open_layout;
 pub use open::{Opened, open};
+pub use platform::Platforms;
 pub use stream::{LayerStream, Read as ReadSums};
 
 use crate::error::{Error, Result};

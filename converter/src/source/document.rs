@@ -1,4 +1,5 @@
-//! The documents of an image: index, manifest, config, in OCI's and Docker's media types.
+//! The documents of an image as they are written: index, manifest and config, of OCI or of Docker. What of them is needed
+//! here; which of them are followed is `image`'s to say.
 
 use crate::error::{Error, Result};
 pub(crate) use crate::limits::DOCUMENT as DOCUMENT_MAX;
@@ -27,10 +28,21 @@ pub(crate) struct Descriptor {
     pub(super) annotations: Option<BTreeMap<String, String>>,
 }
 
+/// A layer as the documents describe it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LayerBlob {
+    /// Digest of the blob.
+    pub digest: Digest,
+    /// Bytes of the blob.
+    pub size: u64,
+    /// Digest of the tar in it.
+    pub diff_id: Digest,
+}
+
 /// Index or manifest: which of the two is told by its fields.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Document {
+pub(super) struct IndexOrManifest {
     #[serde(default)]
     pub(super) media_type: Option<String>,
     #[serde(default)]
@@ -129,12 +141,14 @@ impl Descriptor {
         self.digest.parse().map_err(|e| Error::refused(format!("unsupported digest: {e}")))
     }
 
-    /// Whether it is an image's layer in a form that can be read, by its media type.
-    pub(super) fn check_layer(&self) -> Result<()> {
-        match is_readable_layer(&self.media_type) {
-            true => Ok(()),
-            false => Err(Error::refused(format!("the layer's media type '{}' is not supported", self.media_type))),
+    /// The layer that it is of, if that is in a form that can be read; `diff_id` is the config's word on it.
+    pub(super) fn layer(&self, diff_id: &str) -> Result<LayerBlob> {
+        let refused = |what: String| Error::refused(what).in_layer(&self.digest);
+        if !is_readable_layer(&self.media_type) {
+            return Err(refused(format!("the layer's media type '{}' is not supported", self.media_type)));
         }
+        let diff_id = diff_id.parse().map_err(|e| refused(format!("unsupported diff_id: {e}")))?;
+        Ok(LayerBlob { digest: self.digest()?, size: self.size, diff_id })
     }
 
     pub(super) fn annotation(&self, key: &str) -> Option<&str> {
