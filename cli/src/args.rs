@@ -1,6 +1,7 @@
 //! What can be typed.
 
 use clap::{Args, Parser, Subcommand};
+use converter::ChunkSize;
 use std::path::PathBuf;
 
 /// Containers from images that are not on the node.
@@ -108,9 +109,9 @@ pub(crate) struct Convert {
     /// Platform such as linux/arm64, or all [default: this machine's]
     #[arg(long, value_name = "P")]
     pub(crate) platform: Option<String>,
-    /// Chunk size that is aimed at, in bytes: a multiple of 4096, up to 4 MiB [default: 262144]
-    #[arg(long, value_name = "N")]
-    pub(crate) chunk_size: Option<u32>,
+    /// Chunk size that is aimed at, in bytes: a multiple of 4096, up to 4 MiB
+    #[arg(long, value_name = "N", default_value_t = ChunkSize::DEFAULT)]
+    pub(crate) chunk_size: ChunkSize,
     /// zstd level
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=19))]
     pub(crate) level: i32,

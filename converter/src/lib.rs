@@ -22,6 +22,7 @@
 mod assume;
 mod below;
 mod build;
+mod chunk_size;
 mod collapse;
 pub mod compare;
 mod contents;
@@ -46,6 +47,7 @@ pub mod tar;
 pub mod tree;
 mod work;
 
+pub use chunk_size::ChunkSize;
 pub use compare::{Comparison, compare};
 pub use convert::convert;
 pub use entries::read_entries;

@@ -102,7 +102,7 @@ impl Session<'_> {
     }
 
     fn key(&self, diff_id: Digest) -> Key {
-        Key { diff_id, level: self.settings.level, chunk_size: self.settings.chunk_size }
+        Key { diff_id, level: self.settings.level, chunk_size: self.settings.chunk_size.bytes() }
     }
 
     /// A source that is refused is refused again: nobody will come back to its layers.

@@ -63,13 +63,13 @@ pub(super) struct Config {
     #[serde(default)]
     pub(super) variant: Option<String>,
     #[serde(default)]
-    pub(super) config: Option<Run>,
+    pub(super) config: Option<Process>,
     pub(super) rootfs: RootFs,
 }
 
 /// How an image's processes are run.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Run {
+pub(super) struct Process {
     #[serde(default, rename = "Env")]
     pub(super) env: Option<Vec<String>>,
 }

@@ -26,7 +26,7 @@ pub use image::{Image, Images};
 pub use layout::open as open_layout;
 pub use open::{Opened, open};
 pub use platform::Platforms;
-pub use stream::{LayerStream, Read as ReadSums};
+pub use stream::{LayerStream, ReadSums};
 
 use crate::error::{Error, Result};
 use blobstore::refs::ImageName;

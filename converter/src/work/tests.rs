@@ -1,5 +1,6 @@
 use super::*;
 use crate::build::{Input, Settings, build};
+use crate::chunk_size::ChunkSize;
 use blobstore::refs::Digest;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,8 +10,8 @@ const KEY: Key = Key { diff_id: Digest::from_bytes([7; 32]), level: 3, chunk_siz
 fn made(stage: &Stage) -> crate::build::Made {
     let tree = tempfile::tempdir().unwrap();
     fs::write(tree.path().join("a"), [1; 5000]).unwrap();
-    let settings =
-        Settings { level: 3, threads: 1, chunk_size: 4096, whiteouts: false, stage: stage.path().to_owned() };
+    let chunk_size = ChunkSize::new(4096).unwrap();
+    let settings = Settings { level: 3, threads: 1, chunk_size, stage: stage.path().to_owned() };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     build(Input::Directory(tree.path().to_owned()), &Default::default(), &settings, runtime.handle()).unwrap()
 }
