@@ -122,9 +122,12 @@ fn line(layer: &LayerReport) {
         tracing::warn!("{warning}");
     }
     let from = short(layer.source.as_deref().unwrap_or("-"));
-    let how = match (layer.reused, layer.resumed) {
-        (true, true) => "made before, by a conversion that was interrupted or for another place".to_owned(),
-        (true, false) => "in the store already".to_owned(),
+    let how = match layer {
+        LayerReport { resumed: true, .. } => {
+            "made before, by a conversion that was interrupted or ran beside".to_owned()
+        }
+        LayerReport { shared: true, .. } => "the same as another layer of this source".to_owned(),
+        LayerReport { reused: true, .. } => "in the store already".to_owned(),
         _ => format!(
             "{} entries, {} -> {} in {}, {} shared within, {} repeated from below, {:.1} s",
             layer.entries,

@@ -9,7 +9,7 @@ use crate::build::Made;
 use crate::error::{Error, Result, store};
 use crate::progress::Event;
 use crate::source::LayerBlob;
-use crate::work::{Key, Slot};
+use crate::work::{Adopted, Key, Slot};
 use blobstore::layer::{WRITER_GENERATION, format};
 use blobstore::refs::{Assume, Digest, StackEntry};
 use std::sync::Arc;
@@ -80,7 +80,8 @@ impl Session<'_> {
                 continue;
             }
             let (slot, stage, wanted) = (slot.clone(), self.settings.stage.clone(), made.clone());
-            if spawn_blocking(move || slot.adopt(&wanted, &stage)).await.map_err(thread)? {
+            let adopted = spawn_blocking(move || slot.adopt(&wanted, &stage)).await.map_err(thread)?;
+            if adopted == Adopted::Yes {
                 below.load(&self.staged, &made.entry).await?;
                 self.here().push(Here { made: made.clone(), adopted: true });
                 return Ok(Some(made));
@@ -89,16 +90,18 @@ impl Session<'_> {
         Ok(None)
     }
 
-    /// The right to make a layer; waits while another conversion makes it.
-    pub(super) async fn slot(&self, layer: &LayerBlob) -> Result<Arc<Slot>> {
+    /// The right to make a layer; waits while another conversion makes it. `None` where that one makes no progress.
+    pub(super) async fn slot(&self, layer: &LayerBlob) -> Result<Option<Arc<Slot>>> {
         let (work, key, progress) = (self.work.clone(), self.key(layer.diff_id), self.options.progress.clone());
+        let stage = self.settings.stage.clone();
         let wait = move || {
             tracing::info!(diff_id = %key.diff_id, "another conversion makes this layer: waiting for it");
             if let Some(progress) = &progress {
                 progress(&Event::Waiting { layer: &key.diff_id.to_string() });
             }
         };
-        spawn_blocking(move || work.slot(&key, wait)).await.map_err(thread)?.map(Arc::new)
+        let slot = spawn_blocking(move || work.slot(&key, &stage, wait)).await.map_err(thread)??;
+        Ok(slot.map(Arc::new))
     }
 
     fn key(&self, diff_id: Digest) -> Key {

@@ -184,14 +184,18 @@ impl<'a> Session<'a> {
         }
         if let Some(made) = self.in_stage(&layer.diff_id, &mut below).await? {
             let mut report = report(&made, Some(layer), Some(chain_id), &below, started);
-            (report.reused, report.resumed) = (true, true);
+            (report.reused, report.shared) = (true, true);
             return Ok((Ready { entry: made.entry, fresh: None, report }, below));
         }
         if self.options.again {
             return self.make(layer, chain_id, blobs, below, None).await;
         }
         let slot = self.slot(layer).await?;
-        if let Some(made) = self.kept(&slot, &mut below).await? {
+        let kept = match &slot {
+            Some(slot) => self.kept(slot, &mut below).await?,
+            None => None,
+        };
+        if let Some(made) = kept {
             let mut report = report(&made, Some(layer), Some(chain_id), &below, started);
             (report.reused, report.resumed) = (true, true);
             return Ok((fresh(made, Some(layer), report), below));
@@ -200,7 +204,7 @@ impl<'a> Session<'a> {
         if let Some(entry) = self.in_store(&layer.diff_id, &mut below).await? {
             return Ok((reused(entry, layer, chain_id), below));
         }
-        self.make(layer, chain_id, blobs, below, Some(&slot)).await
+        self.make(layer, chain_id, blobs, below, slot.as_deref()).await
     }
 
     /// Converts a layer, and keeps it for others.
@@ -214,7 +218,10 @@ impl<'a> Session<'a> {
     ) -> Result<(Ready, Below)> {
         let started = Instant::now();
         self.tell(&Event::Started { layer: &layer.digest.to_string(), bytes: Some(layer.size) });
-        let blob = self.with_progress(blobs.blob(layer)?);
+        let mut blob = self.with_progress(blobs.blob(layer)?);
+        if let Some(slot) = slot {
+            blob.stream = Box::new(slot.signing(blob.stream));
+        }
         let (made, below) = self.build(Input::Layer(blob, layer.clone()), below).await?;
         if let Some(slot) = slot {
             slot.keep(&made, &self.settings.stage);

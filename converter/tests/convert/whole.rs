@@ -29,8 +29,8 @@ async fn a_layer_that_is_twice_in_an_image_is_converted_once() {
         let report = store.convert(&layout.source(), &options).await.unwrap();
         let layers = &report.images[0].layers;
         assert_eq!(
-            layers.iter().map(|l| (l.reused, l.resumed)).collect::<Vec<_>>(),
-            [(false, false), (false, false), (true, true)]
+            layers.iter().map(|l| (l.reused, l.resumed, l.shared)).collect::<Vec<_>>(),
+            [(false, false, false), (false, false, false), (true, false, true)]
         );
         assert_eq!(layers[0].layer, layers[2].layer);
         assert_eq!(layers[0].entries, layers[2].entries);
@@ -74,7 +74,7 @@ async fn every_platform_of_an_index_is_converted_and_what_they_share_once() {
     // One platform alone finds its layers there.
     let one = store.convert(&layout.source(), &with("linux/s390x")).await.unwrap();
     assert_eq!(one.images[0].manifest.as_deref(), Some(&*s390x));
-    assert!(one.images[0].layers.iter().all(|layer| layer.reused && !layer.resumed));
+    assert!(one.images[0].layers.iter().all(|layer| layer.reused && !layer.resumed && !layer.shared));
 }
 
 fn platform_of(text: &str) -> blobstore::refs::Platform {
@@ -130,7 +130,9 @@ async fn a_conversion_that_failed_at_the_end_is_taken_up_by_the_next() {
     let error = converter::convert(&broken, &layout.source(), temp.path(), &options).await.unwrap_err();
     assert!(!error.is_refusal(), "{error}");
     let report = store.convert_in(temp.path(), &layout.source(), &options).await.unwrap();
-    assert!(report.images[0].layers.iter().all(|layer| layer.reused && layer.resumed && layer.entries > 0));
+    assert!(
+        report.images[0].layers.iter().all(|layer| layer.reused && layer.resumed && !layer.shared && layer.entries > 0)
+    );
     assert_eq!(store.read(&store.top(&report).await, b"d/b"), b"two");
     let digest: Digest = report.images[0].layers[1].source.as_ref().unwrap().parse().unwrap();
     assert!(store.refs.layer_digest(&digest).await.unwrap().is_some(), "the blob was read, by the first");
