@@ -10,9 +10,9 @@
 //! ```
 //!
 //! Finished layers are kept apart from the conversion that made them, so that another one, the same begun again or one
-//! that runs beside it, takes them over. Who is alive is told by locks of open files, which end with their process:
-//! nothing here has a term. What the dead left is removed by the next conversion: stages at once, kept layers after
-//! a week, or after a day when they take more room than is free.
+//! that runs beside it, takes them over. Who is alive is told by locks of open files, which end with their process,
+//! and who stands still by the times of files (`lock`). What the dead left is removed by the next conversion: stages at
+//! once, kept layers after a week, or after a day when they take more room than is free (`sweep`).
 //!
 //! Nothing here is durable, and need not be: a kept layer is taken over only after every byte of it was verified.
 
