@@ -121,7 +121,7 @@ pub(crate) struct Convert {
     /// Make consecutive layers of an image one, while their layer files are at most SIZE together (3GiB, 500 MB): a second
     /// stack beside the first, of fewer mounts, with the same files. What has a collapsed stack already (a base image that
     /// was converted so) is kept below it, and shared, unless --again is given
-    #[arg(long, value_name = "SIZE", value_parser = crate::config::size_of)]
+    #[arg(long, value_name = "SIZE", value_parser = crate::quantity::size_of)]
     pub(crate) collapse: Option<u64>,
     /// Threads that compress [default: one per processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]

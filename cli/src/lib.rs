@@ -1,9 +1,9 @@
 //! The `lamina` command, and the entry points of `laminad` and `lamina-snapshotter`.
 //!
-//! * `args`: what can be typed. * `config`: the TOML file, parsed here and nowhere else. * `environment`: what variables say.
-//!   The crates below get typed values. * `registries`: what the converter is told of them.
-//! * `command`: one file a subcommand. * `daemons`: the two daemons. * `failure`: exit statuses. * `output`: logs, progress
-//!   and results.
+//! * `args`: what can be typed. * `config`: the TOML file. * `quantity`: sizes and times in both. * `environment`: what
+//!   variables say. * `registries`: what the converter is told of them. The crates below get typed values.
+//! * `command`: one file a subcommand. * `daemons`: the two daemons.
+//! * `failure`: exit statuses. * `output`: logs, progress and results.
 
 mod args;
 mod command;
@@ -12,6 +12,7 @@ mod daemons;
 mod environment;
 mod failure;
 mod output;
+mod quantity;
 mod registries;
 
 pub use command::lamina;

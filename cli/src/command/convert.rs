@@ -7,7 +7,6 @@ use crate::failure::Failure;
 use crate::output;
 use crate::registries;
 use blobstore::refs::{ImageName, TagName};
-use control::causes;
 use converter::{CollapsedLayer, Event, LayerReport, Options, Report, Source};
 use indicatif::ProgressBar;
 use std::sync::Arc;
@@ -35,7 +34,7 @@ pub(super) fn run(context: &Context, runtime: &Runtime, arguments: &Convert) -> 
     let refs = context.refs()?;
     let done = runtime.block_on(converter::convert(&refs, &source, &environment::work_directory(), &options));
     bar.finish_and_clear();
-    let report = done.map_err(failure)?;
+    let report = done?;
     if context.json {
         return output::json(&report);
     }
@@ -49,13 +48,6 @@ fn not_yet(arguments: &Convert) -> Result<(), Failure> {
     match given.iter().find(|(_, is)| *is) {
         Some((option, _)) => Err(Failure::failed(format!("{option} is not built yet; the README says what is"))),
         None => Ok(()),
-    }
-}
-
-pub(super) fn failure(error: converter::Error) -> Failure {
-    match error.is_refusal() {
-        true => Failure::refused(format!("refused: {}", causes(&error))),
-        false => Failure::failed(causes(&error)),
     }
 }
 

@@ -48,7 +48,7 @@ async fn compare(context: &Context, arguments: &Verify) -> Result<(), Failure> {
         options.platforms = platform.parse().map_err(|e| usage(&e))?;
     }
     let refs = context.refs()?;
-    let found = converter::compare(&refs, &source, &options).await.map_err(super::convert::failure)?;
+    let found = converter::compare(&refs, &source, &options).await?;
     if context.json {
         output::json(&found)?;
     } else {
