@@ -2,6 +2,7 @@
 
 use clap::{Args, Parser, Subcommand};
 use converter::ChunkSize;
+use converter::options::LEVEL;
 use std::path::PathBuf;
 
 /// Containers from images that are not on the node.
@@ -113,7 +114,7 @@ pub(crate) struct Convert {
     #[arg(long, value_name = "N", default_value_t = ChunkSize::DEFAULT)]
     pub(crate) chunk_size: ChunkSize,
     /// zstd level
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=19))]
+    #[arg(long, value_name = "N", default_value_t = LEVEL, value_parser = clap::value_parser!(i32).range(1..=19))]
     pub(crate) level: i32,
     /// Convert again what the store has already, or an interrupted conversion left
     #[arg(long)]

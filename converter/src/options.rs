@@ -6,6 +6,9 @@ use crate::registry;
 use crate::source::Platforms;
 use blobstore::refs::{ImageName, TagKind, TagName};
 
+/// zstd's level, unless the caller asks for another.
+pub const LEVEL: i32 = 3;
+
 /// How to convert.
 #[derive(Clone)]
 pub struct Options {
@@ -49,7 +52,7 @@ impl Default for Options {
             name: None,
             tag: None,
             chunk_size: ChunkSize::DEFAULT,
-            level: 3,
+            level: LEVEL,
             jobs: 0,
             again: false,
             collapse: None,

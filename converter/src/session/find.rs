@@ -73,8 +73,9 @@ impl Session<'_> {
         Ok(found)
     }
 
-    /// The same among the kept layers; it is in the stage then.
-    pub(super) async fn kept(&self, slot: &Arc<Slot>, below: &mut Below) -> Result<Option<Made>> {
+    /// The same among the kept layers of a slot; it is in the stage then.
+    pub(super) async fn kept(&self, slot: Option<&Arc<Slot>>, below: &mut Below) -> Result<Option<Made>> {
+        let Some(slot) = slot else { return Ok(None) };
         for made in slot.found() {
             if !all_hold(&made.assumes, below) {
                 continue;

@@ -191,11 +191,7 @@ impl<'a> Session<'a> {
             return self.make(layer, chain_id, blobs, below, None).await;
         }
         let slot = self.slot(layer).await?;
-        let kept = match &slot {
-            Some(slot) => self.kept(slot, &mut below).await?,
-            None => None,
-        };
-        if let Some(made) = kept {
+        if let Some(made) = self.kept(slot.as_ref(), &mut below).await? {
             let mut report = report(&made, Some(layer), Some(chain_id), &below, started);
             (report.reused, report.resumed) = (true, true);
             return Ok((fresh(made, Some(layer), report), below));

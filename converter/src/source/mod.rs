@@ -1,5 +1,10 @@
 //! Where images and trees come from, as one form: layers that are tar streams, or a directory.
 //!
+//! * `open`: a source by its kind. * `layout`, `docker`, `remote`: from what a user names to an index or a manifest;
+//!   `image`: from there to images, `platform`: to which of them; `document`: what indexes, manifests and configs say.
+//! * `blobs`: where bytes are; `stream`: a layer's blob as its tar, by way of `gzip`, `hashing` and `ahead`.
+//! * `directory`: what a directory holds, as a layer.
+//!
 //! Everything here is untrusted: digests and sizes are checked while bytes are read, documents are bounded, names of
 //! blobs are digests and nothing else.
 
