@@ -1,6 +1,7 @@
 use super::*;
 use crate::build::{Input, Settings, build};
 use crate::chunk_size::ChunkSize;
+use blobstore::layer::LayerId;
 use blobstore::refs::Digest;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,11 +44,12 @@ impl Work {
         self.kept().join(key.name())
     }
 
-    /// Keeps a layer under each of these keys.
-    fn keep(&self, keys: &[Key]) {
+    /// Keeps a new layer of a conversion that has ended.
+    fn keep(&self, key: &Key) -> LayerId {
         let stage = self.stage().unwrap();
         let made = made(&stage);
-        keys.iter().for_each(|key| self.take(key).keep(&made, stage.path()));
+        self.take(key).keep(&made, stage.path());
+        made.entry.layer
     }
 }
 
@@ -103,7 +105,7 @@ fn a_kept_layer_is_taken_over_when_it_is_whole_and_made_anew_when_it_is_not() {
 fn a_kept_layer_that_was_published_since_it_was_found_is_gone_and_not_damaged() {
     let directory = tempfile::tempdir().unwrap();
     let work = Work::open(directory.path()).unwrap();
-    work.keep(&[KEY]);
+    work.keep(&KEY);
     let slot = work.take(&KEY);
     let found = slot.found();
     // Who made it has no slot any more, and needs none.
@@ -205,8 +207,7 @@ fn a_kept_layer_goes_when_it_is_a_week_old_and_when_a_store_has_it() {
     sweep::sweep(&work, u64::MAX);
     assert!(!work.slot_directory(&KEY).exists());
 
-    work.keep(&[KEY]);
-    work.forget(&KEY, &made.entry.layer);
+    work.forget(&KEY, &work.keep(&KEY));
     assert!(!work.slot_directory(&KEY).exists());
 }
 
@@ -215,24 +216,27 @@ fn where_room_is_short_the_oldest_of_the_kept_layers_that_are_a_day_old_go() {
     let directory = tempfile::tempdir().unwrap();
     let work = Work::open(directory.path()).unwrap();
     let keys: Vec<Key> = (0..5).map(key).collect();
-    work.keep(&keys);
-    let sizes =
-        fs::read_dir(work.slot_directory(&keys[0])).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len());
-    let one: u64 = sizes.sum();
+    for key in &keys {
+        work.keep(key);
+    }
+    let bytes = || {
+        let files = keys.iter().filter_map(|key| fs::read_dir(work.slot_directory(key)).ok()).flatten();
+        files.map(|entry| entry.unwrap().metadata().unwrap().len()).sum::<u64>()
+    };
     for (key, age_of) in keys.iter().zip([5 * DAY, 4 * DAY, 3 * DAY, 23 * HOUR, HOUR]) {
         age(&work.slot_directory(key), age_of);
     }
     let left = || keys.iter().map(|key| work.slot_directory(key).exists()).collect::<Vec<_>>();
-    sweep::sweep(&work, 5 * one);
+    sweep::sweep(&work, bytes());
     assert_eq!(left(), [true; 5], "there is room for as much again");
     // Somebody makes the layer of the oldest anew just now.
     let held = work.take(&keys[0]);
     age(&work.slot_directory(&keys[0]), 5 * DAY);
-    sweep::sweep(&work, 4 * one);
+    sweep::sweep(&work, bytes() - 1);
     assert_eq!(left(), [true, false, true, true, true], "one is enough, and the oldest is in use");
     drop(held);
     age(&work.slot_directory(&keys[0]), 5 * DAY);
-    sweep::sweep(&work, 3 * one);
+    sweep::sweep(&work, bytes() - 1);
     assert_eq!(left(), [false, false, true, true, true]);
     sweep::sweep(&work, 0);
     assert_eq!(left(), [false, false, false, true, true], "what is younger than a day stays however full it is");
