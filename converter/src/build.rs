@@ -2,13 +2,13 @@
 
 use crate::assume::assume;
 use crate::below::Below;
-use crate::contents::Contents as StoredContents;
+use crate::contents::StoredContents;
 use crate::entries::read_entries;
 use crate::error::{Error, Result};
 use crate::pack::{Spool, plan};
-use crate::source::{Blob, LayerBlob, LayerStream, ReadSums, read_directory};
+use crate::source::{LayerBlob, LayerStream, OpenBlob, ReadSums, read_directory};
 use crate::tar::Reader;
-use crate::tree::{Contents, Settled, Upper};
+use crate::tree::{ContentPlace, Settled, Upper};
 use blobstore::layer::{Flags, Front, Options as WriterOptions, Section, Summary, WRITER_GENERATION, Writer, format};
 use blobstore::refs::{Assume, Digest, StackEntry, layer_key};
 use erofs::{Expect, NodeId, WriteError};
@@ -40,7 +40,7 @@ pub(crate) struct Settings {
 /// What a layer is made of.
 pub(crate) enum Input {
     /// A tar stream, perhaps compressed, and what the image's documents say of it.
-    Tar(Blob, Option<LayerBlob>),
+    Tar(OpenBlob, Option<LayerBlob>),
     /// A directory.
     Directory(PathBuf),
 }
@@ -110,8 +110,8 @@ fn finish(
     let (mut files, mut stored) = (HashMap::new(), StoredContents::new(below.bodies(), runtime));
     for (node, contents) in std::mem::take(&mut settled.contents) {
         let number = match contents {
-            Contents::Spooled(number) => number,
-            Contents::Below(from) => stored.copy(&from, &mut spool)?,
+            ContentPlace::Spooled(number) => number,
+            ContentPlace::Below(from) => stored.copy(&from, &mut spool)?,
         };
         files.insert(node, number);
     }
@@ -138,7 +138,12 @@ fn finish(
 }
 
 /// Reads a whole blob. Where the tar in it is bad because the blob is not the one it should be, that is what is said.
-fn read_tar(blob: Blob, expect: Option<&LayerBlob>, upper: &mut Upper, spool: &mut Spool) -> Result<(u64, ReadSums)> {
+fn read_tar(
+    blob: OpenBlob,
+    expect: Option<&LayerBlob>,
+    upper: &mut Upper,
+    spool: &mut Spool,
+) -> Result<(u64, ReadSums)> {
     let stream = LayerStream::new(blob.stream, expect.map_or(u64::MAX, |layer| layer.size))?;
     if let (true, Some((file, start))) = (stream.is_plain(), blob.place) {
         spool.read_again(file, start);

@@ -4,7 +4,7 @@ use super::digests::{self, Digests};
 use super::document;
 use super::originals::Document;
 use crate::error::{Error, Result, store};
-use crate::registry::{Blob, Content};
+use crate::registry::{BlobToPush, Content};
 use crate::source::{Image, MOUNTABLE, parse};
 use blobstore::layer::LayerId;
 use blobstore::refs::{Digest, ManifestDoc, Platform, Refs, Stack, StackEntry, layer_key};
@@ -149,14 +149,14 @@ fn manifest(original: &Map<String, Value>, config: &Document, layers: &[Layer]) 
 
 impl Layer {
     /// What is pushed of it.
-    pub(super) fn blob(&self, refs: &Refs) -> Blob {
+    pub(super) fn blob(&self, refs: &Refs) -> BlobToPush {
         let content = FromStore {
             store: refs.store().clone(),
             key: layer_key(&self.entry.layer),
             size: self.digests.size,
             runtime: Handle::current(),
         };
-        Blob { digest: self.digests.file, size: self.digests.size, content: Arc::new(content) }
+        BlobToPush { digest: self.digests.file, size: self.digests.size, content: Arc::new(content) }
     }
 }
 

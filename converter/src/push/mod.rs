@@ -14,7 +14,7 @@ mod originals;
 
 use crate::error::{Error, Result, store};
 use crate::ready::{chain_ids_of, chain_layers};
-use crate::registry::{Blob, Pushed, Repository, Settings};
+use crate::registry::{BlobToPush, Pushed, Repository, Settings};
 use crate::report::{PushReport, PushedImage};
 use crate::source::{Blobs, Images};
 use accelerated::Accelerated;
@@ -83,7 +83,7 @@ impl Target {
         Ok(self.report)
     }
 
-    async fn blob(&mut self, blob: &Blob, from: Option<&str>) -> Result<()> {
+    async fn blob(&mut self, blob: &BlobToPush, from: Option<&str>) -> Result<()> {
         match self.repository.push_blob(blob, from).await.map_err(|e| e.in_layer(&blob.digest.to_string()))? {
             Pushed::There => self.report.present += 1,
             Pushed::Mounted => self.report.mounted += 1,

@@ -5,7 +5,7 @@
 
 use crate::error::{Error, Result};
 use crate::limits::{DOCUMENTS, is_too_deep};
-use crate::registry::{Blob, Content};
+use crate::registry::{BlobToPush, Content};
 use crate::source::{Blobs, Descriptor, Images, parse};
 use blobstore::refs::Digest;
 use bytes::Bytes;
@@ -83,10 +83,10 @@ type Converted = [(Digest, blobstore::refs::Platform)];
 
 impl Originals {
     /// The blobs, to be read from where the documents are from.
-    pub(super) fn blobs(&self, source: &Blobs) -> impl Iterator<Item = Blob> {
+    pub(super) fn blobs(&self, source: &Blobs) -> impl Iterator<Item = BlobToPush> {
         self.blobs.iter().map(|&(digest, size)| {
             let content = Arc::new(FromSource { blobs: source.clone(), digest, size });
-            Blob { digest, size, content }
+            BlobToPush { digest, size, content }
         })
     }
 
@@ -224,9 +224,9 @@ impl Links {
 
 impl Document {
     /// A config is pushed as a blob.
-    pub(super) fn blob(&self) -> Blob {
+    pub(super) fn blob(&self) -> BlobToPush {
         let bytes = Bytes::from(self.bytes.clone());
-        Blob { digest: self.digest, size: bytes.len() as u64, content: Arc::new(bytes) }
+        BlobToPush { digest: self.digest, size: bytes.len() as u64, content: Arc::new(bytes) }
     }
 }
 

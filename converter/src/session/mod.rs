@@ -13,12 +13,12 @@ use crate::build::{self, Input, Made, Settings};
 use crate::collapse::{Collapsed, Collapser};
 use crate::error::{Error, Result, store};
 use crate::options::Options;
-use crate::progress::{Event, Told};
+use crate::progress::{Event, ReadProgress};
 use crate::publish::Publisher;
 use crate::push;
 use crate::ready::{Ready, chain_ids, fresh, report, reused};
 use crate::report::{ImageReport, Report};
-use crate::source::{Blob, Blobs, Image, Images, LayerBlob};
+use crate::source::{Blobs, Image, Images, LayerBlob, OpenBlob};
 use crate::work::{Slot, Stage, Work};
 use blobstore::refs::{Digest, ImageName, Refs};
 use blobstore::store::{FileStore, Store};
@@ -107,7 +107,7 @@ impl<'a> Session<'a> {
         let started = Instant::now();
         self.tell(&Event::Started { layer: name, bytes });
         let input = match input {
-            Input::Tar(tar, expect) => Input::Tar(self.told(tar), expect),
+            Input::Tar(tar, expect) => Input::Tar(self.with_progress(tar), expect),
             directory => directory,
         };
         let (made, below) = self.build(input, Below::default()).await.map_err(|e| e.in_layer(name))?;
@@ -212,7 +212,7 @@ impl<'a> Session<'a> {
     ) -> Result<(Ready, Below)> {
         let started = Instant::now();
         self.tell(&Event::Started { layer: &layer.digest.to_string(), bytes: Some(layer.size) });
-        let blob = self.told(blobs.blob(layer)?);
+        let blob = self.with_progress(blobs.blob(layer)?);
         let (made, below) = self.build(Input::Tar(blob, Some(layer.clone())), below).await?;
         if let Some(slot) = slot {
             slot.keep(&made, &self.settings.stage);
@@ -223,9 +223,9 @@ impl<'a> Session<'a> {
     }
 
     /// A blob that tells how much of it was read.
-    fn told(&self, blob: Blob) -> Blob {
-        let stream = Box::new(Told::new(blob.stream, self.options.progress.clone()));
-        Blob { stream, ..blob }
+    fn with_progress(&self, blob: OpenBlob) -> OpenBlob {
+        let stream = Box::new(ReadProgress::new(blob.stream, self.options.progress.clone()));
+        OpenBlob { stream, ..blob }
     }
 
     /// Makes a layer and lays it over the tree below.

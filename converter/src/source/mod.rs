@@ -15,7 +15,7 @@ mod open;
 mod remote;
 mod stream;
 
-pub use blobs::{Blob, Blobs};
+pub use blobs::{Blobs, OpenBlob};
 pub use directory::read_directory;
 pub use docker::open as open_docker;
 pub use layout::{Image, Images, LayerBlob, Platforms, open as open_layout};

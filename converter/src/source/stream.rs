@@ -10,8 +10,8 @@ use crate::limits::check_ratio;
 use blobstore::refs::Digest;
 use std::io::{self, BufReader, Cursor, Read as _};
 
-type Blob = Limited<io::Chain<Cursor<Vec<u8>>, Box<dyn io::Read + Send>>>;
-type Input = BufReader<Hashing<Blob>>;
+type RawBlob = Limited<io::Chain<Cursor<Vec<u8>>, Box<dyn io::Read + Send>>>;
+type Input = BufReader<Hashing<RawBlob>>;
 
 /// A layer's tar stream. Read it as far as needed, then [`LayerStream::finish`] reads the rest.
 pub struct LayerStream {
@@ -29,7 +29,7 @@ enum Decoder {
     Gzip(Box<Gzip<Input>>),
     Zstd(zstd::stream::read::Decoder<'static, Input>),
     /// The blob is the tar: it is hashed as that.
-    Plain(Blob),
+    Plain(RawBlob),
 }
 
 /// What was read, all of it.
