@@ -218,7 +218,7 @@ fn number(tree: &Tree) -> (Vec<Planned<'_>>, Vec<Option<NonZeroU32>>) {
     let mut add = |inodes: &mut Vec<Planned<'_>>, id: NodeId, parent: NodeId, nlink: u32| {
         let number = *numbers[id.index()].get_or_insert_with(|| {
             inodes.push(unplaced(id, parent));
-            // Fits: a tree has no more than 2^32 nodes, of which none is a number that has no room here.
+            // Fits: a tree of 2^32 nodes would take hundreds of gigabytes.
             NonZeroU32::new(inodes.len() as u32).unwrap_or(NonZeroU32::MAX)
         });
         inodes[number.get() as usize - 1].nlink += nlink;

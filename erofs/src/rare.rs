@@ -8,6 +8,7 @@ use std::ops::Deref;
 
 /// A map that is read as the [`BTreeMap`] that it stands for.
 #[derive(Clone)]
+#[allow(clippy::box_collection, reason = "the box is there to be left out")]
 pub struct RareMap<K, V>(Option<Box<BTreeMap<K, V>>>);
 
 impl<K: Ord, V> RareMap<K, V> {

@@ -317,13 +317,15 @@ pub struct Visit {
     pub node: NodeId,
 }
 
+type Names<'a> = btree_map::Iter<'a, Box<[u8]>, NodeId>;
+
 /// See [`Tree::walk`].
 #[derive(Clone, Debug)]
 pub struct Walk<'a> {
     tree: &'a Tree,
     path: Vec<u8>,
     /// The directories that are being walked: what is left of each, and how long its path is.
-    open: Vec<(btree_map::Iter<'a, Box<[u8]>, NodeId>, usize)>,
+    open: Vec<(Names<'a>, usize)>,
     next: Option<NodeId>,
 }
 
