@@ -8,7 +8,7 @@
 //! Layer files wait in a stage: nothing is written to the store before all of the source was converted, so a refused
 //! source leaves nothing behind. What is written then, and in which order, is `publish`'s.
 
-use crate::below::{self, Below};
+use crate::below::Below;
 use crate::build::{self, Input, Made, Settings};
 use crate::collapse::{Collapsed, Collapser};
 use crate::error::{Error, Result, store};
@@ -234,14 +234,15 @@ impl<'a> Session<'a> {
     }
 
     /// Makes a layer and lays it over the tree below.
-    async fn build(&self, input: Input, below: Below) -> Result<(Made, Below)> {
-        let (settings, runtime) = (self.settings.clone(), Handle::current());
-        let work = move || build::build(input, &below, &settings, &runtime).map(|made| (made, below));
-        let done = spawn_blocking(work).await.map_err(thread)?;
-        let (made, mut below) = done.map_err(|e| self.no_room(e))?;
-        let (body, tree) = below::open(&self.staged, &made.entry).await?;
-        below.push(body, &tree, made.entry.root_opaque);
-        Ok((made, below))
+    async fn build(&self, input: Input, mut below: Below) -> Result<(Made, Below)> {
+        let (settings, staged, runtime) = (self.settings.clone(), self.staged.clone(), Handle::current());
+        // All in one thread: the allocator gives what one has freed to no other.
+        let work = move || {
+            let made = build::build(input, &below, &settings, &runtime)?;
+            runtime.block_on(below.load(&staged, &made.entry))?;
+            Ok((made, below))
+        };
+        spawn_blocking(work).await.map_err(thread)?.map_err(|e| self.no_room(e))
     }
 
     /// Says what can be done where the work directory is full. What the layer took there is free again by now.
