@@ -19,9 +19,6 @@ use cut::Cutter;
 use erofs::{BLOCK, Kind, NodeId, Tree};
 use read::DataReader;
 
-/// The chunk size that is aimed at unless the caller asks for another.
-pub const CHUNK_SIZE: u32 = 256 << 10;
-
 /// Where all contents go.
 #[derive(Debug)]
 pub struct Plan {

@@ -1,8 +1,7 @@
 //! The blobs of an image: files of a layout's directory, or of a tar file that is read in place; or a registry's.
 
+use super::document::{DOCUMENT_MAX, Descriptor, LayerBlob};
 use super::hashing::Hashing;
-use super::layout::LayerBlob;
-use super::manifest::{DOCUMENT_MAX, Descriptor};
 use super::stream::compression;
 use crate::error::{Error, Result, show};
 use crate::limits::MEMBERS;

@@ -34,7 +34,7 @@ enum Decoder {
 
 /// What was read, all of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Read {
+pub struct ReadSums {
     /// Digest of the blob.
     pub blob: Digest,
     /// Bytes of the blob.
@@ -80,14 +80,14 @@ impl LayerStream {
     }
 
     /// Reads what is left of the tar and of the blob.
-    pub fn finish(mut self) -> Result<Read> {
+    pub fn finish(mut self) -> Result<ReadSums> {
         if let Err(error) = io::copy(&mut self, &mut io::sink()) {
             return Err(Error::stream("decompressing the layer", error));
         }
         let reading = |e| Error::stream("reading the layer", e);
         let (tar, diff_id, tar_size) = self.tar.into_parts().map_err(reading)?;
         let (blob, blob_size) = tar.decoder.rest().map_err(reading)?.unwrap_or((diff_id, tar_size));
-        Ok(Read { blob, blob_size, diff_id, tar_size })
+        Ok(ReadSums { blob, blob_size, diff_id, tar_size })
     }
 
     /// Reads what is left of the blob, without decompressing it: its digest and size.
@@ -177,7 +177,7 @@ fn foreign(start: &[u8]) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    fn read(blob: Vec<u8>) -> Result<Read> {
+    fn read(blob: Vec<u8>) -> Result<ReadSums> {
         LayerStream::new(Box::new(io::Cursor::new(blob)), 1 << 20)?.finish()
     }
 
