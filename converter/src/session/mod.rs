@@ -110,7 +110,8 @@ impl<'a> Session<'a> {
             Input::Tar(tar, expect) => Input::Tar(self.told(tar), expect),
             directory => directory,
         };
-        let (made, below) = self.build(input, Below::default()).await.map_err(|e| e.in_layer(name))?;
+        let (made, below) = self.build(input, Below::default()).await?;
+        let (made, below) = self.laid(made, below).await.map_err(|e| e.in_layer(name))?;
         let diff_id = made.diff_id();
         let report = report(&made, None, diff_id, &below, started);
         let layer = fresh(made, None, report);
@@ -211,9 +212,11 @@ impl<'a> Session<'a> {
         slot: Option<&Slot>,
     ) -> Result<(Ready, Below)> {
         let started = Instant::now();
-        self.tell(&Event::Started { layer: &layer.digest.to_string(), bytes: Some(layer.size) });
-        let blob = self.told(blobs.blob(layer)?);
-        let (made, below) = self.build(Input::Tar(blob, Some(layer.clone())), below).await?;
+        let (mut made, mut below) = self.build_image_layer(layer, blobs, below).await?;
+        while made.as_ref().is_err_and(|error| blobs.has_elsewhere(&layer.digest, error)) {
+            (made, below) = self.build_image_layer(layer, blobs, below).await?;
+        }
+        let (made, below) = self.laid(made, below).await?;
         if let Some(slot) = slot {
             slot.keep(&made, &self.settings.stage);
         }
@@ -228,12 +231,22 @@ impl<'a> Session<'a> {
         Blob { stream, ..blob }
     }
 
-    /// Makes a layer and lays it over the tree below.
-    async fn build(&self, input: Input, below: Below) -> Result<(Made, Below)> {
+    async fn build_image_layer(&self, layer: &LayerBlob, blobs: &Blobs, below: Below) -> Result<(Result<Made>, Below)> {
+        self.tell(&Event::Started { layer: &layer.digest.to_string(), bytes: Some(layer.size) });
+        let blob = self.told(blobs.blob(layer)?);
+        self.build(Input::Tar(blob, Some(layer.clone())), below).await
+    }
+
+    /// Makes a layer over a tree, which comes back.
+    async fn build(&self, input: Input, below: Below) -> Result<(Result<Made>, Below)> {
         let (settings, runtime) = (self.settings.clone(), Handle::current());
-        let work = move || build::build(input, &below, &settings, &runtime).map(|made| (made, below));
-        let done = spawn_blocking(work).await.map_err(thread)?;
-        let (made, mut below) = done.map_err(|e| self.no_room(e))?;
+        let work = move || (build::build(input, &below, &settings, &runtime), below);
+        spawn_blocking(work).await.map_err(thread)
+    }
+
+    /// Lays a layer that was made over the tree below it.
+    async fn laid(&self, made: Result<Made>, mut below: Below) -> Result<(Made, Below)> {
+        let made = made.map_err(|e| self.no_room(e))?;
         let (body, tree) = below::open(&self.staged, &made.entry).await?;
         below.push(body, &tree, made.entry.root_opaque);
         Ok((made, below))
