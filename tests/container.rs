@@ -41,7 +41,8 @@ fn base() -> Vec<u8> {
     for name in ["bin/", "dev/", "proc/", "run/", "sys/"] {
         builder.append_data(&mut header.clone(), name, &[][..]).unwrap();
     }
-    let times = "find / -xdev -exec stat -c '%n %Y' {} + | sort";
+    // But of what is mounted there.
+    let times = "find / -xdev -exec stat -c '%n %Y' {} + | grep -v '^/\\(dev\\|proc\\|run\\|sys\\) ' | sort";
     let script = format!("{times}; echo ----; {LIST}; echo ----; {CHANGE}; {LIST}").into_bytes();
     header.set_entry_type(tar::EntryType::Regular);
     for (name, content) in [("bin/busybox", fs::read("/bin/busybox").unwrap()), ("script", script)] {
@@ -50,7 +51,7 @@ fn base() -> Vec<u8> {
     }
     header.set_entry_type(tar::EntryType::Symlink);
     header.set_size(0);
-    for name in ["sh", "find", "stat", "sort", "sha256sum", "rm", "mkdir", "mv", "ln", "chmod"] {
+    for name in ["sh", "find", "grep", "stat", "sort", "sha256sum", "rm", "mkdir", "mv", "ln", "chmod"] {
         builder.append_link(&mut header.clone(), format!("bin/{name}"), "busybox").unwrap();
     }
     builder.into_inner().unwrap()
