@@ -7,30 +7,22 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-use benches::lazy::{Contender, Lamina, image, run_program};
+use benches::images::{STARTS, Start, image, run_program};
+use benches::lazy::{Contender, Lamina};
 use benches::{Report, Row, median, tiny};
 use std::time::Instant;
 
 const ROUNDS: usize = 3;
 const KIB: &[usize] = &[64, 128, 256, 512, 1024, 2048, 4096];
-const DEFAULT: &str = "256 KiB";
-
-/// An image by its builder, and a program that starts in it.
-const IMAGES: &[(&str, &str, &[&str])] = &[
-    ("python-image", "import numpy", &["/usr/bin/python3", "-B", "-c", "import numpy, pandas"]),
-    ("node-image", "load typescript", &["/usr/bin/node", "-e", "require('/usr/share/nodejs/typescript')"]),
-    ("java-image", "compile C++", &["/usr/bin/g++", "-x", "c++", "-fsyntax-only", "/srv/app/main.cc"]),
-    ("java-image", "run Java", &["/usr/lib/jvm/java-17-openjdk-amd64/bin/java", "-Xshare:off", "/srv/app/Main.java"]),
-    ("torch-image", "import torch", &["/usr/bin/python3", "-B", "-c", "import torch"]),
-];
+const DEFAULT: &str = "512 KiB";
 
 fn main() {
     if !tests::possible("chunk_size") {
         return;
     }
     let mut report = Report::new("chunk_size", DEFAULT);
-    // One image and program are enough to see it work.
-    for &(builder, task, program) in if tiny() { &IMAGES[..1] } else { IMAGES } {
+    // One start is enough to see it work.
+    for Start { builder, task, program } in if tiny() { &STARTS[..1] } else { STARTS } {
         let layout = image(builder);
         let sizes = if tiny() { &KIB[2..4] } else { KIB };
         let contender = |kib: &usize| {
@@ -56,7 +48,12 @@ fn main() {
                 ("MB fetched".to_owned(), figure(0)),
                 ("requests".to_owned(), figure(1)),
             ];
-            report.rows.push(Row { task: task.to_owned(), name: contender.name(), seconds: seconds[i].clone(), notes });
+            report.rows.push(Row {
+                task: (*task).to_owned(),
+                name: contender.name(),
+                seconds: seconds[i].clone(),
+                notes,
+            });
         }
     }
     report.finish();

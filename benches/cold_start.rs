@@ -6,7 +6,8 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-use benches::lazy::{Contender, Lamina, image, run_program};
+use benches::images::{image, run_program};
+use benches::lazy::{Contender, Lamina};
 use benches::{Report, Row, drop_caches, median, tiny};
 use std::fs::{self, File};
 use std::io::Read;

@@ -2,15 +2,14 @@
 //!
 //! One tree of Debian, Python and gcc as a tar, a gzipped tar and a directory; Lamina writes it durably into a new store.
 //! The peers do the least that has to be done with it: `zstd -3` on all processors compresses the tar, `gzip -dc` inflates it,
-//! `mkfs.erofs` makes an image of the directory, all without a sync. Everything is in the page cache before.
+//! `mkfs.erofs` makes an image of the directory, without a sync but for one of them. Everything is in the page cache before.
 //! `LAMINA_BENCH_TAR=FILE` takes another tar.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-use benches::lazy::image;
+use benches::images::{image, shell, succeed, unpack};
 use benches::process::{Cost, cost};
 use benches::{Report, Row, median, target, tiny};
-use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -31,30 +30,6 @@ struct Contender<'a> {
     name: &'static str,
     /// Gives the command for an output directory.
     command: Box<dyn Fn(&Path) -> Command + 'a>,
-}
-
-fn shell(script: &str, arguments: &[&Path]) -> Command {
-    let mut command = Command::new("sh");
-    command.args(["-c", script, "sh"]).args(arguments);
-    command
-}
-
-fn succeed(command: &mut Command) {
-    assert!(command.status().unwrap().success(), "{command:?}");
-}
-
-/// All layers of the image in one tree: links into /usr stay links.
-fn unpack(layout: &Path, tree: &Path) {
-    let document = |digest: &Value| -> Value {
-        let path = layout.join("blobs").join(digest.as_str().unwrap().replace(':', "/"));
-        serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
-    };
-    let index: Value = serde_json::from_slice(&fs::read(layout.join("index.json")).unwrap()).unwrap();
-    let manifest = document(&index["manifests"][0]["digest"]);
-    for layer in manifest["layers"].as_array().unwrap() {
-        let blob = layout.join("blobs").join(layer["digest"].as_str().unwrap().replace(':', "/"));
-        succeed(&mut shell(r#"tar -xpf "$1" -C "$2" --numeric-owner --keep-directory-symlink"#, &[&blob, tree]));
-    }
 }
 
 fn prepare(work: &Path) -> Input {
@@ -94,6 +69,7 @@ fn contenders(input: &Input) -> Vec<Contender<'_>> {
     let Input { tar, gzip, tree } = input;
     vec![
         peer(BASELINE, r#"exec zstd -q -3 -T0 "$1" -o "$2""#, tar),
+        peer("the same, synced as a layer is", r#"zstd -q -3 -T0 "$1" -o "$2" && exec sync "$2""#, tar),
         lamina("Lamina, tar", "tar", tar, &[]),
         lamina("Lamina, tar, level 9", "tar", tar, &["--level", "9"]),
         peer("gzip -dc, tar.gz", r#"gzip -dc "$1" | wc -c"#, gzip),

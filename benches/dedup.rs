@@ -8,7 +8,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-use benches::lazy::image;
+use benches::images::image;
 use benches::{target, tiny};
 use serde_json::{Value, json};
 use std::fs;

@@ -1,9 +1,8 @@
-//! Lamina as a contender that begins cold, and the images that comparisons run on.
+//! Lamina as a contender that begins cold.
 
-use crate::{drop_caches, target, tiny};
+use crate::drop_caches;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -21,38 +20,6 @@ pub trait Contender {
     fn begin(&mut self) -> PathBuf;
     /// Unmounts; gives what is to be noted of this run.
     fn end(&mut self) -> Vec<(String, f64)>;
-}
-
-/// The image that `tests/images/BUILDER` makes, as an OCI layout: made once, and kept in the target directory. In the test
-/// pass a busybox image takes the place of every other.
-pub fn image(builder: &str) -> PathBuf {
-    let repo = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let builder = if tiny() { "busybox-image" } else { builder };
-    let kept = target().join("bench").join(builder);
-    if !kept.exists() {
-        fs::create_dir_all(kept.parent().unwrap()).unwrap();
-        let work = tempfile::tempdir_in(kept.parent().unwrap()).unwrap();
-        let made = work.path().join("image");
-        let script = repo.join("tests/images").join(builder);
-        let status = Command::new(script).arg(&made).arg(work.path().join("work")).stdout(Stdio::null()).status();
-        assert!(status.unwrap().success());
-        fs::rename(made, &kept).unwrap();
-    }
-    kept
-}
-
-/// Runs a program in a root directory, with /proc, /dev and /tmp as programs want them; in the test pass, busybox's `true`,
-/// which wants nothing.
-pub fn run_program(root: &Path, program: &[&str]) {
-    const IN_ROOT: &str = r#"mount -t proc proc "$0/proc" && mount --bind /dev "$0/dev" && mount -t tmpfs tmpfs "$0/tmp" &&
-        exec chroot "$0" "$@""#;
-    let (command, program): (&[&str], &[&str]) = match tiny() {
-        true => (&["chroot"], &["/bin/busybox", "true"]),
-        false => (&["unshare", "--mount", "sh", "-c", IN_ROOT], program),
-    };
-    let mut run = Command::new(command[0]);
-    run.args(&command[1..]).arg(root).args(program).stdin(Stdio::null()).stdout(Stdio::null());
-    assert!(run.status().unwrap().success(), "{program:?}");
 }
 
 /// An image converted into a store with latency, nothing of it local: each run has a new cache and a new daemon.

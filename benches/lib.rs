@@ -3,9 +3,11 @@
 // Benchmarks fail by panicking, and print.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+pub mod images;
 pub mod lazy;
 pub mod process;
 mod report;
+pub mod resident;
 
 pub use report::{Report, Row, median};
 

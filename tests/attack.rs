@@ -1,5 +1,5 @@
 //! Attacks on a node: what is mounted over what, callers and mounters that die half way, daemons that share what they must
-//! not, layouts that are made to be waited for.
+//! not.
 
 #![allow(clippy::unwrap_used)]
 
@@ -223,14 +223,4 @@ fn what_is_in_use_stays_and_the_words_say_what_to_do() {
     drop(file);
     umount(&node, &link);
     assert_eq!(mounted(&node), Vec::<String>::new());
-}
-
-#[test]
-fn a_pipe_in_a_layout_is_refused_and_not_waited_for() {
-    let node = Node::default();
-    let layout = node.new_dir("layout");
-    let pipe = std::ffi::CString::new(layout.join("index.json").to_str().unwrap()).unwrap();
-    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
-    let said = node.fail(3, &["convert", &format!("oci:{}", layout.display())]);
-    assert!(said.contains("index.json is not a regular file"), "{said}");
 }

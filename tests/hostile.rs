@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+use rustix::fs::{CWD, FileType};
 use std::fs;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -289,6 +290,18 @@ fn documents_that_are_too_large_or_too_deep_are_refused() {
         assert_eq!(output.status.code(), Some(3), "{said}");
         assert!(said.contains(says), "{said}");
     }
+}
+
+#[test]
+fn a_pipe_in_a_layout_is_refused_and_not_waited_for() {
+    let place = Place::new();
+    let layout = place.path("layout");
+    fs::create_dir(&layout).unwrap();
+    rustix::fs::mknodat(CWD, layout.join("index.json"), FileType::Fifo, 0o600.into(), 0).unwrap();
+    let output = place.convert(&format!("oci:{}", layout.display()), &place.path("work"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("index.json is not a regular file"), "{said}");
 }
 
 /// Puts a blob into a layout; its descriptor.

@@ -21,7 +21,7 @@ struct Golden {
 }
 
 /// One for each writer generation, the newest last.
-const GOLDEN: [Golden; 2] = [
+const GOLDEN: [Golden; 3] = [
     Golden {
         file: "generation-1.layer",
         id: "91641a809b05986bab0e4df805d0c774e70a3f5275ba71a3bb15073f89a295ea",
@@ -32,6 +32,12 @@ const GOLDEN: [Golden; 2] = [
         file: "generation-2.layer",
         id: "875f37aeb5c3cf1c76b2614fc5ca1011f392caaf1ee3a21e2885f5b1702672f9",
         file_hash: "c3d0390337190160c9a4d85768a377510d38692b9bce37dade8caaf758dc0c52",
+        image_hash: "912c2ea24985c35a3f7b90e34821d4f36c0843c34e01183b6a9289a09c238a11",
+    },
+    Golden {
+        file: "generation-3.layer",
+        id: "25c317af2e0b9e5d6fa8aae37881e24593cc8c9be65254199677743b53716adc",
+        file_hash: "58e435c9a82c7532693b53fa17bf265dec1aa94c026ded32d4a1a138aa743911",
         image_hash: "912c2ea24985c35a3f7b90e34821d4f36c0843c34e01183b6a9289a09c238a11",
     },
 ];

@@ -1,6 +1,8 @@
 //! What can be typed.
 
 use clap::{Args, Parser, Subcommand};
+use converter::ChunkSize;
+use converter::options::LEVEL;
 use std::path::PathBuf;
 
 /// Containers from images that are not on the node.
@@ -108,11 +110,11 @@ pub(crate) struct Convert {
     /// Platform such as linux/arm64, or all [default: this machine's]
     #[arg(long, value_name = "P")]
     pub(crate) platform: Option<String>,
-    /// Chunk size that is aimed at, in bytes: a multiple of 4096, up to 4 MiB [default: 262144]
-    #[arg(long, value_name = "N")]
-    pub(crate) chunk_size: Option<u32>,
+    /// Chunk size that is aimed at, in bytes: a multiple of 4096, up to 4 MiB
+    #[arg(long, value_name = "N", default_value_t = ChunkSize::DEFAULT)]
+    pub(crate) chunk_size: ChunkSize,
     /// zstd level
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=19))]
+    #[arg(long, value_name = "N", default_value_t = LEVEL, value_parser = clap::value_parser!(i32).range(1..=19))]
     pub(crate) level: i32,
     /// Convert again what the store has already, or an interrupted conversion left
     #[arg(long)]
@@ -120,7 +122,7 @@ pub(crate) struct Convert {
     /// Make consecutive layers of an image one, while their layer files are at most SIZE together (3GiB, 500 MB): a second
     /// stack beside the first, of fewer mounts, with the same files. What has a collapsed stack already (a base image that
     /// was converted so) is kept below it, and shared, unless --again is given
-    #[arg(long, value_name = "SIZE", value_parser = crate::config::size_of)]
+    #[arg(long, value_name = "SIZE", value_parser = crate::quantity::size_of)]
     pub(crate) collapse: Option<u64>,
     /// Threads that compress [default: one per processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]

@@ -2,7 +2,8 @@
 //! that names it and its line.
 
 use crate::failure::Failure;
-use serde::{Deserialize, Deserializer};
+use crate::quantity::{percent, size, time};
+use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -217,66 +218,6 @@ impl Config {
     pub(crate) fn socket(&self) -> PathBuf {
         self.daemon.run.join(control::SOCKET)
     }
-}
-
-const SIZES: [(&str, u64); 9] = [
-    ("", 1),
-    ("B", 1),
-    ("KiB", 1 << 10),
-    ("MiB", 1 << 20),
-    ("GiB", 1 << 30),
-    ("TiB", 1 << 40),
-    ("kB", 1000),
-    ("MB", 1_000_000),
-    ("GB", 1_000_000_000),
-];
-
-/// A number of bytes: `"20GiB"`, `"64 MB"`, `4096`.
-fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    quantity(deserializer, &SIZES, "a size such as \"20GiB\"")
-}
-
-/// The same on the command line.
-pub(crate) fn size_of(text: &str) -> Result<u64, String> {
-    number(text, &SIZES).ok_or_else(|| "a size such as 3GiB is needed".to_owned())
-}
-
-/// A time: `"30s"`, `"5ms"`, `"1m"`. A number without a unit is refused: nobody could tell which was meant.
-fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-    const UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
-    quantity(deserializer, &UNITS, "a time such as \"30s\" or \"5ms\"").map(Duration::from_millis)
-}
-
-fn percent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> {
-    let value = quantity(deserializer, &[("%", 1)], "a percentage such as \"5%\"")?;
-    u8::try_from(value).ok().filter(|v| *v < 100).ok_or_else(|| serde::de::Error::custom("a percentage below 100"))
-}
-
-fn quantity<'de, D: Deserializer<'de>>(
-    deserializer: D,
-    units: &[(&str, u64)],
-    expected: &str,
-) -> Result<u64, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Raw {
-        Number(u64),
-        Text(String),
-    }
-    let text = match Raw::deserialize(deserializer)? {
-        Raw::Number(n) => n.to_string(),
-        Raw::Text(text) => text,
-    };
-    let value = number(&text, units);
-    value.ok_or_else(|| serde::de::Error::custom(format!("'{text}' is not {expected}")))
-}
-
-/// A whole number and a unit, in the unit that all others are multiples of.
-fn number(text: &str, units: &[(&str, u64)]) -> Option<u64> {
-    let digits = text.trim().find(|c: char| !c.is_ascii_digit()).unwrap_or(text.trim().len());
-    let (number, unit) = text.trim().split_at(digits);
-    let factor = units.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit.trim())).map(|(_, factor)| *factor);
-    number.parse::<u64>().ok().zip(factor).and_then(|(n, f)| n.checked_mul(f))
 }
 
 #[cfg(test)]

@@ -57,6 +57,16 @@ impl fmt::Display for Failure {
     }
 }
 
+/// What the converter says: it knows which inputs are refused.
+impl From<converter::Error> for Failure {
+    fn from(error: converter::Error) -> Self {
+        match error.is_refusal() {
+            true => Self::refused(format!("refused: {}", causes(&error))),
+            false => Self::failed(causes(&error)),
+        }
+    }
+}
+
 /// What the daemon answered. Its message already holds every cause.
 impl From<tonic::Status> for Failure {
     fn from(status: tonic::Status) -> Self {

@@ -1,15 +1,18 @@
 //! The `lamina` command, and the entry points of `laminad` and `lamina-snapshotter`.
 //!
-//! * `args`: what can be typed. * `config`: the TOML file, parsed here and nowhere else; the crates below get typed
-//!   values and read no environment. * `command`: one file a subcommand. * `registries`: where logins are.
-//!   * `failure`: exit statuses. * `output`: logs, progress and results.
+//! * `args`: what can be typed. * `config`: the TOML file. * `quantity`: sizes and times in both. * `environment`: what
+//!   variables say. * `registries`: what the converter is told of them. The crates below get typed values.
+//! * `command`: one file a subcommand. * `daemons`: the two daemons.
+//! * `failure`: exit statuses. * `output`: logs, progress and results.
 
 mod args;
 mod command;
 mod config;
 mod daemons;
+mod environment;
 mod failure;
 mod output;
+mod quantity;
 mod registries;
 
 pub use command::lamina;

@@ -2,13 +2,14 @@
 
 use crate::assume::assume;
 use crate::below::Below;
-use crate::contents::Contents as StoredContents;
+use crate::chunk_size::ChunkSize;
+use crate::contents::StoredContents;
 use crate::entries::read_entries;
 use crate::error::{Error, Result};
 use crate::pack::{Spool, plan};
-use crate::source::{Blob, LayerBlob, LayerStream, ReadSums, read_directory};
+use crate::source::{LayerBlob, LayerStream, OpenBlob, ReadSums, read_directory};
 use crate::tar::Reader;
-use crate::tree::{Contents, Settled, Upper};
+use crate::tree::{ContentPlace, Settled, Upper};
 use blobstore::layer::{Flags, Front, Options as WriterOptions, Section, Summary, WRITER_GENERATION, Writer, format};
 use blobstore::refs::{Assume, Digest, StackEntry, layer_key};
 use erofs::{Expect, NodeId, WriteError};
@@ -30,17 +31,17 @@ pub(crate) struct Settings {
     /// Threads that compress.
     pub(crate) threads: usize,
     /// The chunk size that is aimed at.
-    pub(crate) chunk_size: u32,
-    /// Whether a tar that is no image's keeps its whiteouts.
-    pub(crate) whiteouts: bool,
+    pub(crate) chunk_size: ChunkSize,
     /// Directory for what is on the way: spools, and layer files under their keys.
     pub(crate) stage: PathBuf,
 }
 
 /// What a layer is made of.
 pub(crate) enum Input {
-    /// A tar stream, perhaps compressed, and what the image's documents say of it.
-    Tar(Blob, Option<LayerBlob>),
+    /// A layer of an image, and what its documents say of the blob.
+    Layer(OpenBlob, LayerBlob),
+    /// A tar that is no image's, perhaps compressed; whether it keeps its whiteouts and opaque marks.
+    Tar { blob: OpenBlob, keep_marks: bool },
     /// A directory.
     Directory(PathBuf),
 }
@@ -70,12 +71,12 @@ pub(crate) fn build(input: Input, below: &Below, settings: &Settings, runtime: &
     let mut spool = Spool::new(&settings.stage)?;
     let mut upper = Upper::new();
     let (entries, sums) = match input {
-        Input::Tar(blob, expect) => {
-            if settings.whiteouts && expect.is_none() {
+        Input::Layer(blob, layer) => read_tar(blob, Some(&layer), &mut upper, &mut spool)?,
+        Input::Tar { blob, keep_marks } => {
+            if keep_marks {
                 upper.keep_marks();
             }
-            let (entries, sums) = read_tar(blob, expect.as_ref(), &mut upper, &mut spool)?;
-            (entries, Some(sums))
+            read_tar(blob, None, &mut upper, &mut spool)?
         }
         Input::Directory(path) => (read_directory(&path, &mut upper, &mut spool)?, None),
     };
@@ -110,8 +111,8 @@ fn finish(
     let (mut files, mut stored) = (HashMap::new(), StoredContents::new(below.bodies(), runtime));
     for (node, contents) in std::mem::take(&mut settled.contents) {
         let number = match contents {
-            Contents::Spooled(number) => number,
-            Contents::Below(from) => stored.copy(&from, &mut spool)?,
+            ContentPlace::Spooled(number) => number,
+            ContentPlace::Below(from) => stored.copy(&from, &mut spool)?,
         };
         files.insert(node, number);
     }
@@ -138,7 +139,12 @@ fn finish(
 }
 
 /// Reads a whole blob. Where the tar in it is bad because the blob is not the one it should be, that is what is said.
-fn read_tar(blob: Blob, expect: Option<&LayerBlob>, upper: &mut Upper, spool: &mut Spool) -> Result<(u64, ReadSums)> {
+fn read_tar(
+    blob: OpenBlob,
+    expect: Option<&LayerBlob>,
+    upper: &mut Upper,
+    spool: &mut Spool,
+) -> Result<(u64, Option<ReadSums>)> {
     let stream = LayerStream::new(blob.stream, expect.map_or(u64::MAX, |layer| layer.size))?;
     if let (true, Some((file, start))) = (stream.is_plain(), blob.place) {
         spool.read_again(file, start);
@@ -152,13 +158,13 @@ fn read_tar(blob: Blob, expect: Option<&LayerBlob>, upper: &mut Upper, spool: &m
     });
     let stream = reader.into_inner();
     match (read, expect) {
-        (Ok(entries), None) => Ok((entries, stream.finish()?)),
+        (Ok(entries), None) => Ok((entries, Some(stream.finish()?))),
         (Ok(entries), Some(layer)) => {
             let sums = stream.finish()?;
             compare("blob", layer.digest, sums.blob)?;
             compare("size of the blob", layer.size, sums.blob_size)?;
             compare("diff_id", layer.diff_id, sums.diff_id)?;
-            Ok((entries, sums))
+            Ok((entries, Some(sums)))
         }
         (Err(error), Some(layer)) if error.is_refusal() => {
             match stream.abandon() {
@@ -192,7 +198,7 @@ fn write(
 ) -> Result<(Summary, u64)> {
     let started = Instant::now();
     let failed = |e| Error::failed("writing the layer", e);
-    let mut plan = plan(&mut settled.tree, files, spool, settings.chunk_size);
+    let mut plan = plan(&mut settled.tree, files, spool, settings.chunk_size.bytes());
     let mut metadata = erofs::write(&settled.tree, plan.blocks).map_err(unwritable)?;
     plan.digest.update(metadata.bytes());
     let mut uuid = [0; 16];

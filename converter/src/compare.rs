@@ -6,7 +6,7 @@
 //! a layer that was used again where it does not fit.
 
 use crate::below::Below;
-use crate::contents::Contents;
+use crate::contents::StoredContents;
 use crate::error::{Error, Result};
 use crate::model::{Inode, Kind, Model};
 use crate::options::Options;
@@ -160,7 +160,7 @@ impl Comparison {
     }
 
     fn compare(mut self, below: &Below, original: &Model, runtime: &Handle) -> Result<Self> {
-        let shown = shown(&below.merged, &mut Contents::new(below.bodies(), runtime))?;
+        let shown = shown(&below.merged, &mut StoredContents::new(below.bodies(), runtime))?;
         let Self { count, differences, .. } = &mut self;
         let names = shown.compare(original, ["store", "source"], &mut |path, what| {
             *count += 1;
@@ -174,7 +174,7 @@ impl Comparison {
 }
 
 /// The tree of the store, every file's contents read.
-pub(crate) fn shown(merged: &Merged, contents: &mut Contents<'_>) -> Result<Model> {
+pub(crate) fn shown(merged: &Merged, contents: &mut StoredContents<'_>) -> Result<Model> {
     let mut model = Model::default();
     let mut known = HashMap::new();
     let mut open: Vec<_> = merged.root().map(|root| (Vec::new(), root)).into_iter().collect();

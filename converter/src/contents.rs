@@ -21,7 +21,7 @@ const KEPT: usize = 64 << 20;
 
 /// Reads contents of the layers of a stack. Must not be used on one of the runtime's own threads.
 #[derive(Debug)]
-pub(crate) struct Contents<'a> {
+pub(crate) struct StoredContents<'a> {
     bodies: &'a [Body],
     runtime: &'a Handle,
     /// The last chunk of each layer.
@@ -71,7 +71,7 @@ pub(crate) fn runs(content: &Content) -> Vec<Run> {
     }
 }
 
-impl<'a> Contents<'a> {
+impl<'a> StoredContents<'a> {
     /// Of layers, bottom to top.
     pub(crate) fn new(bodies: &'a [Body], runtime: &'a Handle) -> Self {
         Self { bodies, runtime, chunks: HashMap::new() }

@@ -1,31 +1,25 @@
 //! From a source to a store.
 
-use crate::build::Input;
 use crate::error::{Error, Result, store};
 use crate::options::Options;
 use crate::report::Report;
 use crate::session::Session;
 use crate::source::{Opened, Source, open};
 use blobstore::refs::Refs;
+use std::path::Path;
 
-/// Converts a source into a store and writes its references.
-pub async fn convert(refs: &Refs, source: &Source, options: &Options) -> Result<Report> {
-    let chunk = options.chunk_size;
-    if chunk == 0 || !chunk.is_multiple_of(4096) || chunk > 4 << 20 {
-        return Err(Error::refused(format!("a chunk size of {chunk}: multiples of 4096 up to 4 MiB are possible")));
-    }
+/// Converts a source into a store and writes its references. What is on the way waits in the directory `work`, which this
+/// user's other conversions share; it needs room for all layers that come out, and for the files of the largest.
+pub async fn convert(refs: &Refs, source: &Source, work: &Path, options: &Options) -> Result<Report> {
     if options.push.is_some() && matches!(source, Source::Tar(_) | Source::Directory(_)) {
         return Err(Error::refused("only images are pushed: a tar or a directory has no original to stand beside"));
     }
     // A store that this build does not understand is said so before hours of work.
     refs.check_format().await.map_err(store)?;
-    let session = Session::new(refs, options)?;
+    let session = Session::new(refs, work, options)?;
     match open(source, &options.platforms, &options.registries).await? {
         Opened::Images(images) => session.images(images).await,
-        Opened::Tar { blob, name, bytes } => session.single(Input::Tar(blob, None), &name, bytes).await,
-        Opened::Directory(path) => {
-            let name = path.display().to_string();
-            session.single(Input::Directory(path), &name, None).await
-        }
+        Opened::Tar { blob, name, bytes } => session.tar(blob, &name, bytes).await,
+        Opened::Directory(path) => session.directory(path).await,
     }
 }

@@ -1,10 +1,10 @@
 //! OCI images, tar files and directories to Lamina layers.
 //!
 //! * [`source`]: where layers come from: image layouts, registries, tar files, directories; every digest checked.
-//! * [`registry`]: how registries are spoken to.
+//! * [`media_type`]: by what images name their parts. * [`registry`]: how registries are spoken to.
 //! * [`tar`]: a tar stream of any dialect as plain entries.
 //! * [`read_entries`]: all of a tar, into a tree and a spool of contents.
-//! * [`limits`]: how much an input may ask for.
+//! * [`limits`]: how much an input may ask for. * [`ChunkSize`]: what may be asked of a conversion.
 //! * [`tree`]: a layer's entries applied to the tree below it, in overlayfs's own form.
 //! * [`pack`]: file contents to the data space, cut into chunks.
 //! * [`convert`](mod@convert): all of it in order, `session` layer by layer; `work`: where layers wait, and are kept for
@@ -22,6 +22,7 @@
 mod assume;
 mod below;
 mod build;
+mod chunk_size;
 mod collapse;
 pub mod compare;
 mod contents;
@@ -30,6 +31,7 @@ mod entries;
 pub mod error;
 pub mod export;
 pub mod limits;
+pub mod media_type;
 pub mod model;
 pub mod options;
 pub mod pack;
@@ -45,6 +47,7 @@ pub mod tar;
 pub mod tree;
 mod work;
 
+pub use chunk_size::ChunkSize;
 pub use compare::{Comparison, compare};
 pub use convert::convert;
 pub use entries::read_entries;

@@ -1,10 +1,13 @@
 //! How to convert.
 
+use crate::chunk_size::ChunkSize;
 use crate::progress::Progress;
 use crate::registry;
 use crate::source::Platforms;
-use blobstore::refs::{ImageName, TagName};
-use std::path::PathBuf;
+use blobstore::refs::{ImageName, TagKind, TagName};
+
+/// zstd's level, unless the caller asks for another.
+pub const LEVEL: i32 = 3;
 
 /// How to convert.
 #[derive(Clone)]
@@ -15,11 +18,8 @@ pub struct Options {
     pub name: Option<ImageName>,
     /// The tag that is to stand for the result.
     pub tag: Option<TagName>,
-    /// Keep the whiteouts and opaque marks of a tar, which hides names of what it will be stacked on: a workspace's or a
-    /// toolkit's. Else they hide nothing, since nothing lies below.
-    pub whiteouts: bool,
-    /// The chunk size that is aimed at, in bytes: a multiple of 4096, 4 MiB at most.
-    pub chunk_size: u32,
+    /// The chunk size that is aimed at.
+    pub chunk_size: ChunkSize,
     /// zstd's compression level.
     pub level: i32,
     /// Threads that compress; 0 is one a processor.
@@ -29,9 +29,6 @@ pub struct Options {
     /// Make consecutive layers of an image one, while their layer files are at most so many bytes together: a second stack
     /// beside the first.
     pub collapse: Option<u64>,
-    /// Directory for what is on the way, shared with this user's other conversions; needs room for all layers that come
-    /// out, and for the files of the largest.
-    pub work: PathBuf,
     /// Where an image is pushed to, beside its original: a name with a tag.
     pub push: Option<ImageName>,
     /// What is known of registries.
@@ -40,19 +37,25 @@ pub struct Options {
     pub progress: Option<Progress>,
 }
 
+impl Options {
+    /// Whether a tar that is no image's keeps its whiteouts and opaque marks. Those of a workspace or a toolkit hide names of
+    /// what it will be stacked on; in any other they hide nothing, since nothing lies below.
+    pub(crate) fn keeps_marks(&self) -> bool {
+        self.tag.as_ref().is_some_and(|tag| tag.kind != TagKind::Base)
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {
             platforms: Platforms::default(),
             name: None,
             tag: None,
-            whiteouts: false,
-            chunk_size: crate::pack::CHUNK_SIZE,
-            level: 3,
+            chunk_size: ChunkSize::DEFAULT,
+            level: LEVEL,
             jobs: 0,
             again: false,
             collapse: None,
-            work: std::env::temp_dir(),
             push: None,
             registries: registry::Settings::default(),
             progress: None,

@@ -37,19 +37,19 @@ pub enum Event<'a> {
     Stored(u64),
 }
 
-/// A blob that tells how much of it was read.
-pub(crate) struct Told<R> {
+/// A reader that tells how much was read.
+pub(crate) struct ReadProgress<R> {
     inner: R,
     progress: Option<Progress>,
 }
 
-impl<R> Told<R> {
+impl<R> ReadProgress<R> {
     pub(crate) fn new(inner: R, progress: Option<Progress>) -> Self {
         Self { inner, progress }
     }
 }
 
-impl<R: Read> Read for Told<R> {
+impl<R: Read> Read for ReadProgress<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(buffer)?;
         if let Some(progress) = &self.progress {

@@ -69,6 +69,7 @@ pub(crate) fn report(
         entry: Some(made.entry.clone()),
         reused: false,
         resumed: false,
+        shared: false,
         entries: made.entries,
         bytes_in: blob.map_or(made.data_bytes, |(_, size)| size),
         bytes_tar: tar.unwrap_or(0),

@@ -119,9 +119,11 @@ pub struct LayerReport {
     /// Whether it was there already, so that nothing was converted. If the store had it, the numbers of the conversion
     /// are 0.
     pub reused: bool,
-    /// Whether it is one that no store had yet: made by a conversion that was interrupted, by one that runs beside this
-    /// one, or for another place in the same source.
+    /// Whether it was taken over from another conversion before any store had it: from one that was interrupted, or that
+    /// ran beside this one.
     pub resumed: bool,
+    /// Whether this conversion has the same layer at another place of its source, and it was made or taken over there.
+    pub shared: bool,
     /// Entries of the tar, or names in the directory.
     pub entries: u64,
     /// Bytes of the blob; of a directory, its files in whole blocks of 4 KiB.

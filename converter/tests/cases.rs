@@ -30,7 +30,8 @@ fn converted(layout: &Path, store_dir: &Path) -> Result<Vec<Vec<PathBuf>>, Strin
         let refs = Refs::new(store::open(&format!("file://{}", store_dir.display())).unwrap());
         let source = Source::Oci { directory: layout.to_owned(), reference: Some("case".to_owned()) };
         let options = Options { collapse: Some(3 << 30), ..Options::default() };
-        let report = convert(&refs, &source, &options).await.map_err(|e| {
+        let work = tempfile::tempdir().unwrap();
+        let report = convert(&refs, &source, work.path(), &options).await.map_err(|e| {
             assert!(e.is_refusal(), "not a refusal: {e}");
             assert!(
                 !store_dir.join("refs").exists() && !store_dir.join("layers").exists(),

@@ -1,6 +1,6 @@
 //! Collapsed stacks from outside: what becomes one layer, what is kept, and what references say. That both stacks show
-//! the same is proven by each conversion itself; the kernel's word on it is in the corpus (`cases`) and in the
-//! whole-system tests.
+//! the same is proven by each conversion itself, of every image of the corpus too (`cases`); of random stacks it is shown by
+//! `tree::collapse_tests`, and by the whole-system tests with the kernel's word on it.
 
 #![allow(clippy::unwrap_used)]
 
@@ -165,38 +165,4 @@ async fn a_tag_of_an_image_has_both_stacks() {
     store.convert(&layout.source(), &Options { tag, ..collapsing() }).await.unwrap();
     let stacks = store.refs.resolve_stacks(&"tag:base/x:1".parse().unwrap()).await.unwrap();
     assert_eq!((stacks.plain.len(), stacks.collapsed.map(|stack| stack.len())), (2, Some(1)));
-}
-
-#[tokio::test]
-async fn random_stacks_are_proven_equal_by_the_conversion_itself() {
-    let mut bytes = blake3::Hasher::new().update(b"collapse").finalize_xof();
-    let mut random = move |below: usize| {
-        let mut byte = [0; 2];
-        bytes.fill(&mut byte);
-        usize::from(u16::from_le_bytes(byte)) % below
-    };
-    let paths = ["a", "b", "a/a", "a/b", "b/a", "a/a/a"];
-    for _ in 0..25 {
-        let mut layers: Vec<Vec<Item>> = Vec::new();
-        for _ in 0..6 {
-            let mut layer = Vec::new();
-            for _ in 0..random(6) + 1 {
-                let path = paths[random(paths.len())];
-                let (parent, name) = path.rsplit_once('/').map_or(("", path), |(parent, name)| (parent, name));
-                let beside = |name: &str| format!("{parent}{}{name}", if parent.is_empty() { "" } else { "/" });
-                layer.push(match random(5) {
-                    0 => file(&beside(&format!(".wh.{name}")), b""),
-                    1 if !parent.is_empty() => file(&format!("{parent}/.wh..wh..opq"), b""),
-                    2 => dir(path, random(9) as u64),
-                    _ => file(path, &noise(random(3000) as u32)),
-                });
-            }
-            layers.push(layer);
-        }
-        let layout = image(&layers.iter().map(Vec::as_slice).collect::<Vec<_>>());
-        let store = Store::new();
-        let size = Some(random(60_000) as u64);
-        let report = store.convert(&layout.source(), &Options { collapse: size, ..collapsing() }).await.unwrap();
-        assert_eq!(collapsed(&report).stack.len(), stacks(&store, &report).await.collapsed.unwrap().len());
-    }
 }

@@ -166,6 +166,20 @@ async fn a_tar_and_a_directory_become_one_layer_each_under_a_tag() {
 }
 
 #[tokio::test]
+async fn whiteouts_of_a_tar_are_kept_for_what_is_stacked_on_others_and_for_nothing_else() {
+    let (store, temp) = (Store::new(), tempfile::tempdir().unwrap());
+    let path = temp.path().join("x.tar");
+    std::fs::write(&path, support::tar(&[file("a", b"1"), file(".wh.b", b"")])).unwrap();
+    for (tag, names) in [(Some("toolkit/t:1"), 3), (Some("workspace/w:1"), 3), (Some("base/b:1"), 2), (None, 2)] {
+        let options = Options { tag: tag.map(|tag| tag.parse().unwrap()), ..Options::default() };
+        let report = store.convert(&Source::Tar(Some(path.clone())), &options).await.unwrap();
+        let layer = &report.images[0].layers[0];
+        let tree = store.tree(layer.entry.as_ref().unwrap());
+        assert_eq!((tree.walk().count(), layer.warnings.is_empty()), (names, names == 3), "{tag:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_comparison_finds_nothing_after_a_conversion_and_a_wrong_stack_by_name() {
     let store = Store::new();
     let options = Options { platforms: "linux/amd64".parse().unwrap(), ..Options::default() };

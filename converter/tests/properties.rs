@@ -23,6 +23,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 #[derive(Debug, Clone)]
@@ -247,6 +248,7 @@ fn layout(directory: &Path, tars: &[Vec<u8>]) -> Source {
 
 struct Store {
     directory: PathBuf,
+    work: TempDir,
     refs: Refs,
     runtime: Runtime,
 }
@@ -254,7 +256,7 @@ struct Store {
 impl Store {
     fn new(directory: PathBuf) -> Self {
         let refs = Refs::new(store::open(&format!("file://{}", directory.display())).unwrap());
-        Self { directory, refs, runtime: Runtime::new().unwrap() }
+        Self { directory, work: tempfile::tempdir().unwrap(), refs, runtime: Runtime::new().unwrap() }
     }
 
     /// Converts what must be convertible and be right; gives the tar of what it shows.
@@ -262,7 +264,7 @@ impl Store {
         let tag: TagName = tag.parse().unwrap();
         let options = Options { tag: Some(tag.clone()), ..Options::default() };
         self.runtime.block_on(async {
-            convert(&self.refs, &Source::Tar(Some(tar.to_owned())), &options).await.unwrap();
+            convert(&self.refs, &Source::Tar(Some(tar.to_owned())), self.work.path(), &options).await.unwrap();
             let stack = self.refs.tag(&tag).await.unwrap().unwrap().stack;
             self.export(stack).await
         })
@@ -294,7 +296,7 @@ fn judge(stack: &[Vec<Entry>]) -> Result<bool, TestCaseError> {
     let mut model = Model::default();
     let expected = tars.iter().try_for_each(|tar| model.apply_tar(&tar[..]));
     let options = Options { platforms: "linux/amd64".parse().unwrap(), ..Options::default() };
-    let report = match (store.runtime.block_on(convert(&store.refs, &source, &options)), expected) {
+    let report = match (store.runtime.block_on(convert(&store.refs, &source, store.work.path(), &options)), expected) {
         (Ok(report), Ok(())) => report,
         (Err(a), Err(b)) => {
             prop_assert!(a.is_refusal() && b.is_refusal(), "{a}, {b}");

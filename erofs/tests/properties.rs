@@ -1,11 +1,13 @@
 //! Properties of any tree, and of any damage to an image.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod ask;
 mod sample;
 
+use ask::ask_everything;
 use std::collections::BTreeMap;
 
-use erofs::{Attributes, Content, Expect, FileType, Image, Kind, Node, NodeId, Tree, check, dump, read_tree};
+use erofs::{Attributes, Content, Expect, FileType, Image, Kind, Node, NodeId, Tree, check, read_tree};
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use sample::everything;
@@ -97,21 +99,6 @@ fn written(tree: &Tree) -> (Vec<u8>, Expect) {
     let metadata = erofs::write(tree, DATA_BLOCKS).unwrap();
     let first_data_block = metadata.first_data_block();
     (metadata.into_bytes(), Expect { image_blocks: first_data_block + DATA_BLOCKS, first_data_block })
-}
-
-/// Asks an image everything that can be asked; all that matters is that it ends.
-fn ask_everything(image: &Image<'_>) {
-    let _ = read_tree(image);
-    let _ = dump(image, &mut String::new());
-    for nid in 0..(image.bytes().len() as u64 / 32) {
-        let Ok(inode) = image.inode(nid) else { continue };
-        let _ = image.kind(&inode);
-        let _ = image.xattr(&inode, b"user.a");
-        let _ = image.lookup(&inode, b"a");
-        for offset in [0, 5000, inode.size.wrapping_sub(1), u64::MAX] {
-            let _ = image.extent(&inode, offset);
-        }
-    }
 }
 
 proptest! {

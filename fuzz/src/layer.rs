@@ -5,7 +5,7 @@ use converter::error::{Error, Result};
 use converter::pack::{Spool, plan};
 use converter::read_entries;
 use converter::tar::{Entry, Kind, Reader, Shape, TreePath};
-use converter::tree::{Contents, Merged, Upper};
+use converter::tree::{ContentPlace, Merged, Upper};
 use erofs::{Attributes, BLOCK, Expect, Tree, check, read_tree};
 use std::collections::HashMap;
 use std::io::Cursor;
@@ -87,8 +87,8 @@ fn convert(tar: &[u8]) -> Result<()> {
     let mut files = HashMap::new();
     for (node, contents) in std::mem::take(&mut settled.contents) {
         let number = match contents {
-            Contents::Spooled(number) => number,
-            Contents::Below(_) => spool.add(&Shape { size: 0, map: None }, |_| Ok(0))?,
+            ContentPlace::Spooled(number) => number,
+            ContentPlace::Below(_) => spool.add(&Shape { size: 0, map: None }, |_| Ok(0))?,
         };
         files.insert(node, number);
     }

@@ -12,7 +12,7 @@ mod stream;
 
 pub use index::layer_file;
 pub use layer::{convert_tar, repair_tar};
-pub use metadata::{ask_everything, metadata};
+pub use metadata::metadata;
 pub use oci::{documents, envelope, names};
 pub use stream::stream;
 

@@ -2,14 +2,13 @@
 
 use super::Context;
 use crate::args::Convert;
+use crate::environment;
 use crate::failure::Failure;
 use crate::output;
 use crate::registries;
-use blobstore::refs::{ImageName, TagKind, TagName};
-use control::causes;
+use blobstore::refs::{ImageName, TagName};
 use converter::{CollapsedLayer, Event, LayerReport, Options, Report, Source};
 use indicatif::ProgressBar;
-use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::runtime::Runtime;
 
@@ -33,9 +32,9 @@ pub(super) fn run(context: &Context, runtime: &Runtime, arguments: &Convert) -> 
     let shown = bar.clone();
     options.progress = Some(Arc::new(move |event: &Event<'_>| show(&shown, lines, event)));
     let refs = context.refs()?;
-    let done = runtime.block_on(converter::convert(&refs, &source, &options));
+    let done = runtime.block_on(converter::convert(&refs, &source, &environment::work_directory(), &options));
     bar.finish_and_clear();
-    let report = done.map_err(failure)?;
+    let report = done?;
     if context.json {
         return output::json(&report);
     }
@@ -52,38 +51,17 @@ fn not_yet(arguments: &Convert) -> Result<(), Failure> {
     }
 }
 
-/// Where decompressed contents wait: a disk, not the memory that /tmp may be.
-pub(super) fn work_directory() -> PathBuf {
-    std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from)
-}
-
-pub(super) fn failure(error: converter::Error) -> Failure {
-    match error.is_refusal() {
-        true => Failure::refused(format!("refused: {}", causes(&error))),
-        false => Failure::failed(causes(&error)),
-    }
-}
-
 fn options(context: &Context, arguments: &Convert) -> Result<Options, Failure> {
     let usage = |e: &dyn std::fmt::Display| Failure::usage(e.to_string());
     let mut options = Options {
+        chunk_size: arguments.chunk_size,
         level: arguments.level,
         again: arguments.again,
-        work: work_directory(),
         registries: registries::settings(&context.config),
         ..Options::default()
     };
-    if let Some(chunk_size) = arguments.chunk_size {
-        if chunk_size == 0 || !chunk_size.is_multiple_of(4096) || chunk_size > 4 << 20 {
-            return Err(Failure::usage(format!(
-                "--chunk-size {chunk_size}: a multiple of 4096 up to 4194304 is needed"
-            )));
-        }
-        options.chunk_size = chunk_size;
-    }
     if let Some(tag) = &arguments.tag {
         let tag: TagName = tag.trim_start_matches("tag:").parse().map_err(|e| usage(&e))?;
-        options.whiteouts = tag.kind != TagKind::Base;
         options.tag = Some(tag);
     }
     if let Some(name) = &arguments.name {
@@ -136,9 +114,12 @@ fn line(layer: &LayerReport) {
         tracing::warn!("{warning}");
     }
     let from = short(layer.source.as_deref().unwrap_or("-"));
-    let how = match (layer.reused, layer.resumed) {
-        (true, true) => "made before, by a conversion that was interrupted or for another place".to_owned(),
-        (true, false) => "in the store already".to_owned(),
+    let how = match layer {
+        LayerReport { resumed: true, .. } => {
+            "made before, by a conversion that was interrupted or ran beside".to_owned()
+        }
+        LayerReport { shared: true, .. } => "the same as another layer of this source".to_owned(),
+        LayerReport { reused: true, .. } => "in the store already".to_owned(),
         _ => format!(
             "{} entries, {} -> {} in {}, {} shared within, {} repeated from below, {:.1} s",
             layer.entries,

@@ -109,7 +109,7 @@ fn failure(error: Error) -> Failure {
     {
         return Failure::refused(causes(&error));
     }
-    super::convert::failure(error)
+    error.into()
 }
 
 fn report(reference: &str, exported: &Exported) {

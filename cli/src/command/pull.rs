@@ -11,6 +11,7 @@ use crate::failure::Failure;
 use crate::output;
 use ::containerd::types::Descriptor;
 use blobstore::refs::{Digest, ImageName, ManifestDoc, Refs};
+use converter::media_type;
 use serde::Deserialize;
 use serde_json::json;
 use std::collections::HashMap;
@@ -103,9 +104,9 @@ fn descriptor(plan: &Plan) -> Result<Descriptor, Failure> {
     let (digest, blob, _) = found.ok_or_else(|| Failure::failed(format!("{}: no blob {}", plan.name, plan.top)))?;
     let parsed: MediaType =
         serde_json::from_slice(blob).map_err(|e| Failure::because(format!("{}: blob {digest}", plan.name), &e))?;
-    let kind = if parsed.manifests.is_empty() { "manifest" } else { "index" };
+    let kind = if parsed.manifests.is_empty() { media_type::MANIFEST } else { media_type::INDEX };
     Ok(Descriptor {
-        media_type: parsed.media_type.unwrap_or_else(|| format!("application/vnd.oci.image.{kind}.v1+json")),
+        media_type: parsed.media_type.unwrap_or_else(|| kind.to_owned()),
         digest: digest.to_string(),
         size: i64::try_from(blob.len()).unwrap_or(i64::MAX),
         annotations: HashMap::new(),

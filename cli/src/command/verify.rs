@@ -1,13 +1,12 @@
 //! `lamina verify`: every byte of a reference's layers, read again and checked; of a source's, also compared with it.
 
 use super::Context;
-use super::convert::work_directory;
 use crate::args::Verify;
 use crate::failure::Failure;
 use crate::output;
 use crate::registries;
 use blobstore::layer::{Verified, verify_file, verify_object};
-use blobstore::refs::{Name, TagKind, TagName, layer_key};
+use blobstore::refs::{Name, layer_key};
 use converter::{Options, Source};
 use serde_json::json;
 
@@ -41,17 +40,15 @@ async fn compare(context: &Context, arguments: &Verify) -> Result<(), Failure> {
         return Err(Failure::usage("--tag is needed: under which tag was the directory converted?"));
     }
     let registries = registries::settings(&context.config);
-    let mut options = Options { work: work_directory(), registries, ..Options::default() };
+    let mut options = Options { registries, ..Options::default() };
     if let Some(tag) = &arguments.tag {
-        let tag: TagName = tag.trim_start_matches("tag:").parse().map_err(|e| usage(&e))?;
-        options.whiteouts = tag.kind != TagKind::Base;
-        options.tag = Some(tag);
+        options.tag = Some(tag.trim_start_matches("tag:").parse().map_err(|e| usage(&e))?);
     }
     if let Some(platform) = &arguments.platform {
         options.platforms = platform.parse().map_err(|e| usage(&e))?;
     }
     let refs = context.refs()?;
-    let found = converter::compare(&refs, &source, &options).await.map_err(super::convert::failure)?;
+    let found = converter::compare(&refs, &source, &options).await?;
     if context.json {
         output::json(&found)?;
     } else {

@@ -1,7 +1,7 @@
 //! That two stacks show the same.
 
 use crate::below::Below;
-use crate::contents::Contents;
+use crate::contents::StoredContents;
 use crate::error::{Result, show};
 use crate::tree::NodeId;
 use erofs::{Content, Kind};
@@ -32,7 +32,7 @@ impl Proof {
         let mut pair = Pair {
             ours,
             theirs,
-            contents: (Contents::new(ours.bodies(), runtime), Contents::new(theirs.bodies(), runtime)),
+            contents: (StoredContents::new(ours.bodies(), runtime), StoredContents::new(theirs.bodies(), runtime)),
             met: Default::default(),
         };
         let mut open = vec![(Vec::new(), a, b)];
@@ -78,7 +78,7 @@ impl Proof {
 struct Pair<'a> {
     ours: &'a Below,
     theirs: &'a Below,
-    contents: (Contents<'a>, Contents<'a>),
+    contents: (StoredContents<'a>, StoredContents<'a>),
     /// The node of the other tree that each was met with.
     met: (HashMap<NodeId, NodeId>, HashMap<NodeId, NodeId>),
 }

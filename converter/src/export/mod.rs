@@ -13,7 +13,7 @@ mod pax;
 mod view;
 
 use crate::below::{self, Below, Body};
-use crate::contents::{Contents, Run};
+use crate::contents::{Run, StoredContents};
 use crate::error::{Error, Result};
 use blobstore::layer::read_head_file;
 use blobstore::refs::{Stack, StackEntry};
@@ -51,7 +51,7 @@ pub enum Output {
 }
 
 /// Told of bytes of contents that are done, and of how many there are; `Break` ends the export with an error.
-pub type Told = Arc<dyn Fn(u64, u64) -> ControlFlow<()> + Send + Sync>;
+pub type ExportProgress = Arc<dyn Fn(u64, u64) -> ControlFlow<()> + Send + Sync>;
 
 /// What an export did.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
@@ -74,28 +74,28 @@ pub struct Exported {
 /// # Errors
 /// [`Error::Refused`] for what a tar or an image cannot hold; [`Error::Failed`] also for what the target's file system
 /// cannot.
-pub async fn export(origin: &Origin, output: Output, told: Told) -> Result<Exported> {
+pub async fn export(origin: &Origin, output: Output, progress: ExportProgress) -> Result<Exported> {
     let loaded = load(origin).await?;
     let runtime = Handle::current();
-    let work = move || run(loaded, output, &*told, &runtime);
+    let work = move || run(loaded, output, &*progress, &runtime);
     tokio::task::spawn_blocking(work).await.map_err(|e| Error::failed("the export's thread", e))?
 }
 
 /// Contents on their way out.
 struct Work<'a> {
-    contents: Contents<'a>,
-    told: &'a dyn Fn(u64, u64) -> ControlFlow<()>,
+    contents: StoredContents<'a>,
+    progress: &'a dyn Fn(u64, u64) -> ControlFlow<()>,
     done: u64,
     total: u64,
 }
 
 impl Work<'_> {
-    /// As [`Contents::read`], counted.
+    /// As [`StoredContents::read`], counted.
     fn read(&mut self, layer: usize, run: &Run, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        let Self { contents, told, done, total } = self;
+        let Self { contents, progress, done, total } = self;
         contents.read(layer, run, &mut |bytes| {
             *done += bytes.len() as u64;
-            match told(*done, *total) {
+            match progress(*done, *total) {
                 ControlFlow::Continue(()) => sink(bytes),
                 ControlFlow::Break(()) => Err(Error::failed("exporting", "interrupted")),
             }
@@ -141,7 +141,7 @@ fn open_file(path: &Path) -> Result<(Body, erofs::Tree)> {
 fn run(
     loaded: Loaded,
     output: Output,
-    told: &dyn Fn(u64, u64) -> ControlFlow<()>,
+    progress: &dyn Fn(u64, u64) -> ControlFlow<()>,
     runtime: &Handle,
 ) -> Result<Exported> {
     let Loaded { below, mut view } = loaded;
@@ -149,8 +149,8 @@ fn run(
         view = View::merged(&below)?;
     }
     let total = view.bytes();
-    let contents = Contents::new(below.bodies(), runtime);
-    let mut work = Work { contents, told, done: 0, total };
+    let contents = StoredContents::new(below.bodies(), runtime);
+    let mut work = Work { contents, progress, done: 0, total };
     let mut exported = Exported {
         layers: below.bodies().len() as u64,
         names: view.tree.walk().count() as u64,

@@ -20,9 +20,6 @@ use erofs::{BLOCK, Content, Kind, NodeId, Tree};
 use read::DataReader;
 use std::collections::HashMap;
 
-/// The chunk size that is aimed at unless the caller asks for another.
-pub const CHUNK_SIZE: u32 = 256 << 10;
-
 /// Where all contents go.
 #[derive(Debug)]
 pub struct Plan {

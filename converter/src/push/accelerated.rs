@@ -1,10 +1,10 @@
 //! The image whose layers are ours: the original's config with other layers, and a manifest.
 
 use super::digests::{self, Digests};
-use super::document;
-use super::originals::Document;
+use super::document::Document;
 use crate::error::{Error, Result, store};
-use crate::registry::{Blob, Content};
+use crate::media_type::{CONFIG, LAYER_EROFS, MANIFEST};
+use crate::registry::{BlobToPush, Content};
 use crate::source::{Image, MOUNTABLE, parse};
 use blobstore::layer::LayerId;
 use blobstore::refs::{Digest, ManifestDoc, Platform, Refs, Stack, StackEntry, layer_key};
@@ -15,12 +15,6 @@ use std::collections::HashMap;
 use std::io::{self, Read};
 use std::sync::Arc;
 use tokio::runtime::Handle;
-
-const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
-pub(super) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
-
-/// What containerd's own differ (2.3 and later) takes an EROFS image in a zstd stream for.
-const LAYER: &str = "application/vnd.erofs.layer.v1+zstd";
 
 /// A hint for whoever looks at the manifest; it decides nothing.
 const LAYER_ID: &str = "containerd.io/snapshot/lamina.layer";
@@ -71,9 +65,9 @@ pub(super) async fn make(
         parse::<Map<String, Value>>(&digest.to_string(), &bytes)
     };
     let config = config(original(image.config).await?, &kept(&converted, stack), &layers);
-    let config = document(CONFIG, &Value::Object(config))?;
+    let config = Document::new(CONFIG, &Value::Object(config))?;
     let manifest = manifest(&original(image.manifest).await?, &config, &layers);
-    let manifest = document(MANIFEST, &manifest)?;
+    let manifest = Document::new(MANIFEST, &manifest)?;
     let collapsed = converted.stacks().and_then(|stacks| stacks.collapsed);
     Ok(Some(Accelerated { platform: image.platform.clone(), layers, collapsed, config, manifest }))
 }
@@ -129,7 +123,7 @@ fn consistent(history: &[Value], kept: &[bool], layers: usize) -> Option<Vec<Val
 fn manifest(original: &Map<String, Value>, config: &Document, layers: &[Layer]) -> Value {
     let layer = |layer: &Layer| {
         json!({
-            "mediaType": LAYER,
+            "mediaType": LAYER_EROFS,
             "digest": layer.digests.file,
             "size": layer.digests.size,
             "annotations": { LAYER_ID: layer.entry.layer.to_string() },
@@ -149,14 +143,14 @@ fn manifest(original: &Map<String, Value>, config: &Document, layers: &[Layer]) 
 
 impl Layer {
     /// What is pushed of it.
-    pub(super) fn blob(&self, refs: &Refs) -> Blob {
+    pub(super) fn blob(&self, refs: &Refs) -> BlobToPush {
         let content = FromStore {
             store: refs.store().clone(),
             key: layer_key(&self.entry.layer),
             size: self.digests.size,
             runtime: Handle::current(),
         };
-        Blob { digest: self.digests.file, size: self.digests.size, content: Arc::new(content) }
+        BlobToPush { digest: self.digests.file, size: self.digests.size, content: Arc::new(content) }
     }
 }
 

@@ -1,13 +1,12 @@
 //! The index that is pushed: the source's own with an entry for each of our images, right behind its original.
 
-use super::accelerated::{Accelerated, MANIFEST, add_feature};
-use super::document;
-use super::originals::{Document, Entry, Originals};
+use super::accelerated::{Accelerated, add_feature};
+use super::document::Document;
+use super::originals::{Entry, Originals};
 use crate::error::Result;
+use crate::media_type::{INDEX, MANIFEST};
 use blobstore::refs::Digest;
 use serde_json::{Value, json};
-
-const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 
 /// The index of the originals and `ours`, each with the manifest that it was made from.
 pub(super) fn make(originals: &Originals, ours: &[(Digest, Accelerated)]) -> Result<Document> {
@@ -24,7 +23,7 @@ pub(super) fn make(originals: &Originals, ours: &[(Digest, Accelerated)]) -> Res
     index.insert("schemaVersion".to_owned(), 2.into());
     index.insert("mediaType".to_owned(), INDEX.into());
     index.insert("manifests".to_owned(), Value::Array(entries));
-    document(INDEX, &Value::Object(index))
+    Document::new(INDEX, &Value::Object(index))
 }
 
 /// The entry of an image made from `original`, which `entry` is or holds.

@@ -1,7 +1,8 @@
 //! Converted images to a registry: an index that holds the original image, untouched and first, and ours behind it.
 //!
 //! * `originals`: what the source has, and how it is copied; * `digests`: what a layer file is called by registries;
-//! * `accelerated`: config and manifest of the image whose layers are ours; * `index`: the index of both.
+//! * `accelerated`: config and manifest of the image whose layers are ours; * `index`: the index of both. * `document`: what
+//!   of it is documents.
 //!
 //! Who knows nothing of EROFS takes the first manifest that fits his platform, the original. Everything here follows from
 //! the source's bytes and the layers: the same input gives the same index. References to our manifest are written in
@@ -9,17 +10,19 @@
 
 mod accelerated;
 mod digests;
+mod document;
 mod index;
 mod originals;
 
-use crate::error::{Error, Result, store};
+use crate::error::{Result, store};
 use crate::ready::{chain_ids_of, chain_layers};
-use crate::registry::{Blob, Pushed, Repository, Settings};
+use crate::registry::{BlobToPush, Pushed, Repository, Settings};
 use crate::report::{PushReport, PushedImage};
 use crate::source::{Blobs, Images};
 use accelerated::Accelerated;
 use blobstore::refs::{Chain, Digest, ImageName, ManifestDoc, Refs};
-use originals::{Document, Originals};
+use document::Document;
+use originals::Originals;
 use std::collections::HashMap;
 
 /// Pushes images that the store has, with their originals, as `name`.
@@ -83,7 +86,7 @@ impl Target {
         Ok(self.report)
     }
 
-    async fn blob(&mut self, blob: &Blob, from: Option<&str>) -> Result<()> {
+    async fn blob(&mut self, blob: &BlobToPush, from: Option<&str>) -> Result<()> {
         match self.repository.push_blob(blob, from).await.map_err(|e| e.in_layer(&blob.digest.to_string()))? {
             Pushed::There => self.report.present += 1,
             Pushed::Mounted => self.report.mounted += 1,
@@ -117,10 +120,4 @@ async fn remember(refs: &Refs, made: &Accelerated) -> Result<()> {
         refs.put_blob(bytes.clone().into()).await.map_err(store)?;
     }
     refs.put_manifest(&document).await.map_err(store)
-}
-
-/// A value as a document.
-fn document(media_type: &str, value: &serde_json::Value) -> Result<Document> {
-    let bytes = serde_json::to_vec(value).map_err(|e| Error::failed("writing a document", e))?;
-    Ok(Document { media_type: media_type.to_owned(), digest: Digest::of(&bytes), bytes })
 }

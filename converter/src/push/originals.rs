@@ -3,27 +3,18 @@
 //! A layout may hold an index without all that it names: what is not there, and was not converted, is left out with a
 //! warning.
 
+use super::document::Document;
 use crate::error::{Error, Result};
 use crate::limits::{DOCUMENTS, is_too_deep};
-use crate::registry::{Blob, Content};
+use crate::media_type::MANIFEST;
+use crate::registry::{BlobToPush, Content};
 use crate::source::{Blobs, Descriptor, Images, parse};
 use blobstore::refs::Digest;
-use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 use std::io::Read;
 use std::sync::Arc;
-
-const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
-
-/// An index, manifest or config.
-#[derive(Debug, Clone)]
-pub(super) struct Document {
-    pub(super) media_type: String,
-    pub(super) digest: Digest,
-    pub(super) bytes: Vec<u8>,
-}
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -83,10 +74,10 @@ type Converted = [(Digest, blobstore::refs::Platform)];
 
 impl Originals {
     /// The blobs, to be read from where the documents are from.
-    pub(super) fn blobs(&self, source: &Blobs) -> impl Iterator<Item = Blob> {
+    pub(super) fn blobs(&self, source: &Blobs) -> impl Iterator<Item = BlobToPush> {
         self.blobs.iter().map(|&(digest, size)| {
             let content = Arc::new(FromSource { blobs: source.clone(), digest, size });
-            Blob { digest, size, content }
+            BlobToPush { digest, size, content }
         })
     }
 
@@ -219,14 +210,6 @@ impl Links {
     fn blobs(&self) -> impl Iterator<Item = &Descriptor> {
         let all = self.config.iter().chain(self.layers.iter().flatten()).chain(self.blobs.iter().flatten());
         all.filter(|blob| blob.urls.as_ref().is_none_or(Vec::is_empty))
-    }
-}
-
-impl Document {
-    /// A config is pushed as a blob.
-    pub(super) fn blob(&self) -> Blob {
-        let bytes = Bytes::from(self.bytes.clone());
-        Blob { digest: self.digest, size: bytes.len() as u64, content: Arc::new(bytes) }
     }
 }
 

@@ -27,7 +27,7 @@ mod upload;
 
 pub(crate) use content::Content;
 pub use repository::Repository;
-pub(crate) use upload::{Blob, Pushed};
+pub(crate) use upload::{BlobToPush, Pushed};
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

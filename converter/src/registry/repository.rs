@@ -9,18 +9,11 @@ use super::trouble::{self, Trouble};
 use super::{HostSettings, Settings};
 use crate::error::{Error, Result};
 use crate::limits::DOCUMENT as DOCUMENT_MAX;
+use crate::media_type::INDEX_OR_MANIFEST;
 use blobstore::refs::{Digest, ImageName};
 use reqwest::{Response, StatusCode, header};
 use std::sync::Arc;
 use tokio::runtime::Handle;
-
-/// Manifests and indexes, in OCI's and Docker's forms.
-const DOCUMENTS: [&str; 4] = [
-    "application/vnd.oci.image.index.v1+json",
-    "application/vnd.oci.image.manifest.v1+json",
-    "application/vnd.docker.distribution.manifest.list.v2+json",
-    "application/vnd.docker.distribution.manifest.v2+json",
-];
 
 /// A repository of a registry. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -186,7 +179,7 @@ pub(super) struct Part {
 
 /// Where a document is: an index or a manifest by its media type, any other is a blob.
 fn path(digest: &Digest, media_type: &str) -> String {
-    let room = if DOCUMENTS.contains(&media_type) || media_type.is_empty() { "manifests" } else { "blobs" };
+    let room = if INDEX_OR_MANIFEST.contains(&media_type) || media_type.is_empty() { "manifests" } else { "blobs" };
     format!("{room}/{digest}")
 }
 
@@ -217,7 +210,7 @@ async fn fetch(registry: &Registry, what: &str, from: Option<u64>) -> std::resul
     let url = registry.url(what).await?;
     let response = registry
         .get(&Scopes::pulling(registry.repository()), |client| {
-            let request = client.get(url.clone()).header(header::ACCEPT, DOCUMENTS.join(", ") + ", */*;q=0.1");
+            let request = client.get(url.clone()).header(header::ACCEPT, INDEX_OR_MANIFEST.join(", ") + ", */*;q=0.1");
             match from {
                 Some(from) => request.header(header::RANGE, format!("bytes={from}-")),
                 None => request,
@@ -234,7 +227,7 @@ fn media_type(response: &Response) -> String {
     let value = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let essence = value.and_then(|value| value.split(';').next()).unwrap_or_default().trim();
     // Any other is a server's guess, and the document itself says what it is.
-    if DOCUMENTS.contains(&essence) { essence.to_owned() } else { String::new() }
+    if INDEX_OR_MANIFEST.contains(&essence) { essence.to_owned() } else { String::new() }
 }
 
 /// Where the bytes of a part begin: `Content-Range: bytes FROM-TO/SIZE`.

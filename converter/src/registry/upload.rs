@@ -27,7 +27,7 @@ type Outcome<T> = std::result::Result<T, Trouble>;
 
 /// A blob that is to be in a registry.
 #[derive(Clone)]
-pub(crate) struct Blob {
+pub(crate) struct BlobToPush {
     /// Its digest.
     pub(crate) digest: Digest,
     /// Its bytes.
@@ -51,7 +51,7 @@ pub(crate) enum Pushed {
 struct Upload<'a> {
     registry: &'a Registry,
     scopes: Scopes,
-    blob: &'a Blob,
+    blob: &'a BlobToPush,
     session: Option<Session>,
 }
 
@@ -67,7 +67,7 @@ struct Session {
 
 impl Repository {
     /// Has the blob in the registry; `from` is another repository of it that has it, if one is known.
-    pub(crate) async fn push_blob(&self, blob: &Blob, from: Option<&str>) -> Result<Pushed> {
+    pub(crate) async fn push_blob(&self, blob: &BlobToPush, from: Option<&str>) -> Result<Pushed> {
         let registry = self.upstream();
         let scopes = Scopes::pushing(registry.repository(), from);
         let mut upload = Upload { registry, scopes, blob, session: None };

@@ -9,7 +9,7 @@ use crate::build::Made;
 use crate::error::{Error, Result, store};
 use crate::progress::Event;
 use crate::source::LayerBlob;
-use crate::work::{Key, Slot};
+use crate::work::{Adopted, Key, Slot};
 use blobstore::layer::{WRITER_GENERATION, format};
 use blobstore::refs::{Assume, Digest, StackEntry};
 use std::sync::Arc;
@@ -73,14 +73,16 @@ impl Session<'_> {
         Ok(found)
     }
 
-    /// The same among the kept layers; it is in the stage then.
-    pub(super) async fn kept(&self, slot: &Arc<Slot>, below: &mut Below) -> Result<Option<Made>> {
+    /// The same among the kept layers of a slot; it is in the stage then.
+    pub(super) async fn kept(&self, slot: Option<&Arc<Slot>>, below: &mut Below) -> Result<Option<Made>> {
+        let Some(slot) = slot else { return Ok(None) };
         for made in slot.found() {
             if !all_hold(&made.assumes, below) {
                 continue;
             }
             let (slot, stage, wanted) = (slot.clone(), self.settings.stage.clone(), made.clone());
-            if spawn_blocking(move || slot.adopt(&wanted, &stage)).await.map_err(thread)? {
+            let adopted = spawn_blocking(move || slot.adopt(&wanted, &stage)).await.map_err(thread)?;
+            if adopted == Adopted::Yes {
                 below.load(&self.staged, &made.entry).await?;
                 self.here().push(Here { made: made.clone(), adopted: true });
                 return Ok(Some(made));
@@ -89,20 +91,22 @@ impl Session<'_> {
         Ok(None)
     }
 
-    /// The right to make a layer; waits while another conversion makes it.
-    pub(super) async fn slot(&self, layer: &LayerBlob) -> Result<Arc<Slot>> {
+    /// The right to make a layer; waits while another conversion makes it. `None` where that one makes no progress.
+    pub(super) async fn slot(&self, layer: &LayerBlob) -> Result<Option<Arc<Slot>>> {
         let (work, key, progress) = (self.work.clone(), self.key(layer.diff_id), self.options.progress.clone());
+        let stage = self.settings.stage.clone();
         let wait = move || {
             tracing::info!(diff_id = %key.diff_id, "another conversion makes this layer: waiting for it");
             if let Some(progress) = &progress {
                 progress(&Event::Waiting { layer: &key.diff_id.to_string() });
             }
         };
-        spawn_blocking(move || work.slot(&key, wait)).await.map_err(thread)?.map(Arc::new)
+        let slot = spawn_blocking(move || work.slot(&key, &stage, wait)).await.map_err(thread)??;
+        Ok(slot.map(Arc::new))
     }
 
     fn key(&self, diff_id: Digest) -> Key {
-        Key { diff_id, level: self.settings.level, chunk_size: self.settings.chunk_size }
+        Key { diff_id, level: self.settings.level, chunk_size: self.settings.chunk_size.bytes() }
     }
 
     /// A source that is refused is refused again: nobody will come back to its layers.

@@ -13,15 +13,16 @@ use crate::build::{self, Input, Made, Settings};
 use crate::collapse::{Collapsed, Collapser};
 use crate::error::{Error, Result, store};
 use crate::options::Options;
-use crate::progress::{Event, Told};
+use crate::progress::{Event, ReadProgress};
 use crate::publish::Publisher;
 use crate::push;
 use crate::ready::{Ready, chain_ids, fresh, report, reused};
 use crate::report::{ImageReport, Report};
-use crate::source::{Blob, Blobs, Image, Images, LayerBlob};
+use crate::source::{Blobs, Image, Images, LayerBlob, OpenBlob};
 use crate::work::{Slot, Stage, Work};
 use blobstore::refs::{Digest, ImageName, Refs};
 use blobstore::store::{FileStore, Store};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tokio::runtime::Handle;
@@ -51,8 +52,8 @@ struct Here {
 }
 
 impl<'a> Session<'a> {
-    pub(crate) fn new(refs: &'a Refs, options: &'a Options) -> Result<Self> {
-        let work = Work::open(&options.work)?;
+    pub(crate) fn new(refs: &'a Refs, work: &Path, options: &'a Options) -> Result<Self> {
+        let work = Work::open(work)?;
         let stage = work.stage()?;
         let threads = match options.jobs {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -60,13 +61,7 @@ impl<'a> Session<'a> {
         };
         let path = stage.path().to_owned();
         let staged = Arc::new(FileStore::new(&path));
-        let settings = Settings {
-            level: options.level,
-            threads,
-            chunk_size: options.chunk_size,
-            whiteouts: options.whiteouts,
-            stage: path,
-        };
+        let settings = Settings { level: options.level, threads, chunk_size: options.chunk_size, stage: path };
         Ok(Self { refs, options, settings, work, _stage: stage, staged, here: Mutex::default() })
     }
 
@@ -101,15 +96,22 @@ impl<'a> Session<'a> {
         Ok(report)
     }
 
-    /// Converts and publishes a tar of `bytes`, or a directory. Which layer it becomes is known when it is made: it is
-    /// not kept.
-    pub(crate) async fn single(&self, input: Input, name: &str, bytes: Option<u64>) -> Result<Report> {
+    /// Converts and publishes a tar that is no image's; `bytes` is its length, where that is known.
+    pub(crate) async fn tar(&self, blob: OpenBlob, name: &str, bytes: Option<u64>) -> Result<Report> {
+        let input = Input::Tar { blob: self.with_progress(blob), keep_marks: self.options.keeps_marks() };
+        self.single(input, name, bytes).await
+    }
+
+    /// Converts and publishes a directory.
+    pub(crate) async fn directory(&self, path: PathBuf) -> Result<Report> {
+        let name = path.display().to_string();
+        self.single(Input::Directory(path), &name, None).await
+    }
+
+    /// Which layer a tar or a directory becomes is known when it is made: it is not kept for others.
+    async fn single(&self, input: Input, name: &str, bytes: Option<u64>) -> Result<Report> {
         let started = Instant::now();
         self.tell(&Event::Started { layer: name, bytes });
-        let input = match input {
-            Input::Tar(tar, expect) => Input::Tar(self.told(tar), expect),
-            directory => directory,
-        };
         let (made, below) = self.build(input, Below::default()).await?;
         let (made, below) = self.laid(made, below).await.map_err(|e| e.in_layer(name))?;
         let diff_id = made.diff_id();
@@ -183,14 +185,14 @@ impl<'a> Session<'a> {
         }
         if let Some(made) = self.in_stage(&layer.diff_id, &mut below).await? {
             let mut report = report(&made, Some(layer), Some(chain_id), &below, started);
-            (report.reused, report.resumed) = (true, true);
+            (report.reused, report.shared) = (true, true);
             return Ok((Ready { entry: made.entry, fresh: None, report }, below));
         }
         if self.options.again {
             return self.make(layer, chain_id, blobs, below, None).await;
         }
         let slot = self.slot(layer).await?;
-        if let Some(made) = self.kept(&slot, &mut below).await? {
+        if let Some(made) = self.kept(slot.as_ref(), &mut below).await? {
             let mut report = report(&made, Some(layer), Some(chain_id), &below, started);
             (report.reused, report.resumed) = (true, true);
             return Ok((fresh(made, Some(layer), report), below));
@@ -199,7 +201,7 @@ impl<'a> Session<'a> {
         if let Some(entry) = self.in_store(&layer.diff_id, &mut below).await? {
             return Ok((reused(entry, layer, chain_id), below));
         }
-        self.make(layer, chain_id, blobs, below, Some(&slot)).await
+        self.make(layer, chain_id, blobs, below, slot.as_deref()).await
     }
 
     /// Converts a layer, and keeps it for others.
@@ -212,9 +214,9 @@ impl<'a> Session<'a> {
         slot: Option<&Slot>,
     ) -> Result<(Ready, Below)> {
         let started = Instant::now();
-        let (mut made, mut below) = self.build_image_layer(layer, blobs, below).await?;
+        let (mut made, mut below) = self.build_image_layer(layer, blobs, below, slot).await?;
         while made.as_ref().is_err_and(|error| blobs.has_elsewhere(&layer.digest, error)) {
-            (made, below) = self.build_image_layer(layer, blobs, below).await?;
+            (made, below) = self.build_image_layer(layer, blobs, below, slot).await?;
         }
         let (made, below) = self.laid(made, below).await?;
         if let Some(slot) = slot {
@@ -226,15 +228,24 @@ impl<'a> Session<'a> {
     }
 
     /// A blob that tells how much of it was read.
-    fn told(&self, blob: Blob) -> Blob {
-        let stream = Box::new(Told::new(blob.stream, self.options.progress.clone()));
-        Blob { stream, ..blob }
+    fn with_progress(&self, blob: OpenBlob) -> OpenBlob {
+        let stream = Box::new(ReadProgress::new(blob.stream, self.options.progress.clone()));
+        OpenBlob { stream, ..blob }
     }
 
-    async fn build_image_layer(&self, layer: &LayerBlob, blobs: &Blobs, below: Below) -> Result<(Result<Made>, Below)> {
+    async fn build_image_layer(
+        &self,
+        layer: &LayerBlob,
+        blobs: &Blobs,
+        below: Below,
+        slot: Option<&Slot>,
+    ) -> Result<(Result<Made>, Below)> {
         self.tell(&Event::Started { layer: &layer.digest.to_string(), bytes: Some(layer.size) });
-        let blob = self.told(blobs.blob(layer)?);
-        self.build(Input::Tar(blob, Some(layer.clone())), below).await
+        let mut blob = self.with_progress(blobs.blob(layer)?);
+        if let Some(slot) = slot {
+            blob.stream = Box::new(slot.signing(blob.stream));
+        }
+        self.build(Input::Layer(blob, layer.clone()), below).await
     }
 
     /// Makes a layer over a tree, which comes back.

@@ -1,6 +1,6 @@
-//! A reader some blocks ahead of who uses it, so that decompressing, hashing and parsing a layer run side by side.
+//! A reader some buffers ahead of who uses it, so that decompressing, hashing and parsing a layer run side by side.
 //!
-//! One thread reads, one hashes what was read and passes it on. Blocks go round and are never copied: the user gives them
+//! One thread reads, one hashes what was read and passes it on. Buffers go round and are never copied: the user gives them
 //! back to the first thread. Their number bounds the memory, and how far ahead the threads get. What was read before an
 //! error is given before the error is.
 
@@ -10,13 +10,13 @@ use std::io::{self, BufRead, Read};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 
-/// Bytes of a block: what one core's cache holds beside other things.
-const BLOCK: usize = 256 << 10;
+/// Bytes of a buffer: what one core's cache holds beside other things.
+const BUFFER: usize = 256 << 10;
 
-/// Blocks of one reader: one in each thread's hands, and some between them.
-const BLOCKS: usize = 8;
+/// Buffers of one reader: one in each thread's hands, and some between them.
+const BUFFERS: usize = 8;
 
-/// A block with its bytes in front, or what ended the reading; no bytes are the end.
+/// A buffer with its bytes in front, or what ended the reading; no bytes are the end.
 type Filled = io::Result<(Vec<u8>, usize)>;
 
 /// Reads `R` ahead, and takes the SHA-256 of it.
@@ -26,8 +26,8 @@ pub(super) struct Ahead<R> {
     emptied: Sender<Vec<u8>>,
     reader: JoinHandle<R>,
     hasher: JoinHandle<(Sha256, u64)>,
-    /// The block in use: of its bytes, those from `at` to `end` are still to be given.
-    block: Vec<u8>,
+    /// The buffer in use: of its bytes, those from `at` to `end` are still to be given.
+    buffer: Vec<u8>,
     at: usize,
     end: usize,
     ended: bool,
@@ -36,15 +36,15 @@ pub(super) struct Ahead<R> {
 impl<R: Read + Send + 'static> Ahead<R> {
     /// Starts to read.
     pub(super) fn new(inner: R) -> io::Result<Self> {
-        let (give, read) = sync_channel(BLOCKS);
-        let (pass, filled) = sync_channel(BLOCKS);
+        let (give, read) = sync_channel(BUFFERS);
+        let (pass, filled) = sync_channel(BUFFERS);
         let (emptied, take) = channel();
         // Refused by nobody: the other end is `take`.
-        (1..BLOCKS).for_each(|_| drop(emptied.send(vec![0; BLOCK])));
+        (1..BUFFERS).for_each(|_| drop(emptied.send(vec![0; BUFFER])));
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let reader = thread("layer-read").spawn(move || run(inner, &take, &give))?;
         let hasher = thread("layer-hash").spawn(move || hash(&read, &pass))?;
-        Ok(Self { filled, emptied, reader, hasher, block: vec![0; BLOCK], at: 0, end: 0, ended: false })
+        Ok(Self { filled, emptied, reader, hasher, buffer: vec![0; BUFFER], at: 0, end: 0, ended: false })
     }
 
     /// The reader, wherever it has got to; digest and number of the bytes that were hashed: after the end was given, of all.
@@ -57,12 +57,12 @@ impl<R: Read + Send + 'static> Ahead<R> {
     }
 }
 
-/// Hashes blocks on their way.
+/// Hashes buffers on their way.
 fn hash(read: &Receiver<Filled>, pass: &SyncSender<Filled>) -> (Sha256, u64) {
     let (mut hasher, mut count) = (Sha256::new(), 0);
     for filled in read {
-        if let Ok((block, end)) = &filled {
-            hasher.update(&block[..*end]);
+        if let Ok((buffer, end)) = &filled {
+            hasher.update(&buffer[..*end]);
             count += *end as u64;
         }
         if pass.send(filled).is_err() {
@@ -72,12 +72,12 @@ fn hash(read: &Receiver<Filled>, pass: &SyncSender<Filled>) -> (Sha256, u64) {
     (hasher, count)
 }
 
-/// Fills blocks until there is nothing to read or nobody who wants it.
+/// Fills buffers until there is nothing to read or nobody who wants it.
 fn run<R: Read>(mut inner: R, take: &Receiver<Vec<u8>>, give: &SyncSender<Filled>) -> R {
-    while let Ok(mut block) = take.recv() {
-        let (count, error) = fill(&mut inner, &mut block);
+    while let Ok(mut buffer) = take.recv() {
+        let (count, error) = fill(&mut inner, &mut buffer);
         let last = error.is_some() || count == 0;
-        let bytes = (count > 0 || error.is_none()).then_some(Ok((block, count)));
+        let bytes = (count > 0 || error.is_none()).then_some(Ok((buffer, count)));
         if bytes.into_iter().chain(error.map(Err)).any(|filled| give.send(filled).is_err()) || last {
             break;
         }
@@ -85,11 +85,11 @@ fn run<R: Read>(mut inner: R, take: &Receiver<Vec<u8>>, give: &SyncSender<Filled
     inner
 }
 
-/// Fills a block, less only at the end or in front of an error.
-fn fill(inner: &mut impl Read, block: &mut [u8]) -> (usize, Option<io::Error>) {
+/// Fills a buffer, less only at the end or in front of an error.
+fn fill(inner: &mut impl Read, buffer: &mut [u8]) -> (usize, Option<io::Error>) {
     let mut count = 0;
-    while count < block.len() {
-        match inner.read(&mut block[count..]) {
+    while count < buffer.len() {
+        match inner.read(&mut buffer[count..]) {
             Ok(0) => break,
             Ok(got) => count += got,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -102,13 +102,13 @@ fn fill(inner: &mut impl Read, block: &mut [u8]) -> (usize, Option<io::Error>) {
 impl<R> BufRead for Ahead<R> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.at == self.end && !self.ended {
-            let (block, end) = self.filled.recv().map_err(|_| ended_early())??;
-            let empty = std::mem::replace(&mut self.block, block);
+            let (buffer, end) = self.filled.recv().map_err(|_| ended_early())??;
+            let empty = std::mem::replace(&mut self.buffer, buffer);
             (self.at, self.end, self.ended) = (0, end, end == 0);
-            // After its last block the thread is gone, and needs no more.
+            // After its last buffer the thread is gone, and needs no more.
             let _ = self.emptied.send(empty);
         }
-        Ok(&self.block[self.at..self.end])
+        Ok(&self.buffer[self.at..self.end])
     }
 
     fn consume(&mut self, count: usize) {
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn everything_is_read_and_the_reader_comes_back() {
-        for left in [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 20 * BLOCK + 5] {
+        for left in [0, 1, BUFFER - 1, BUFFER, BUFFER + 1, 20 * BUFFER + 5] {
             let mut ahead = Ahead::new(Odd { left, error: None }).unwrap();
             let mut out = Vec::new();
             assert_eq!(ahead.read_to_end(&mut out).unwrap(), left);
@@ -164,8 +164,8 @@ mod tests {
 
     #[test]
     fn what_stands_in_front_of_an_error_is_given_first() {
-        let mut ahead = Ahead::new(Odd { left: BLOCK + 9, error: Some(io::ErrorKind::InvalidData) }).unwrap();
-        let mut out = vec![0; BLOCK + 9];
+        let mut ahead = Ahead::new(Odd { left: BUFFER + 9, error: Some(io::ErrorKind::InvalidData) }).unwrap();
+        let mut out = vec![0; BUFFER + 9];
         ahead.read_exact(&mut out).unwrap();
         assert_eq!(ahead.read(&mut out).unwrap_err().kind(), io::ErrorKind::InvalidData);
         assert!(ahead.read(&mut out).is_err());

@@ -1,8 +1,7 @@
 //! The blobs of an image: files of a layout's directory, or of a tar file that is read in place; or a registry's.
 
+use super::document::{DOCUMENT_MAX, Descriptor, LayerBlob};
 use super::hashing::Hashing;
-use super::layout::LayerBlob;
-use super::manifest::{DOCUMENT_MAX, Descriptor};
 use super::stream::compression;
 use crate::error::{Error, Result, show};
 use crate::limits::MEMBERS;
@@ -141,9 +140,9 @@ impl Blobs {
     }
 
     /// A layer's blob, not verified.
-    pub fn blob(&self, layer: &LayerBlob) -> Result<Blob> {
+    pub fn blob(&self, layer: &LayerBlob) -> Result<OpenBlob> {
         match self {
-            Self::Registry { .. } => self.blob_from(&layer.digest, layer.size, 0).map(Blob::from),
+            Self::Registry { .. } => self.blob_from(&layer.digest, layer.size, 0).map(OpenBlob::from),
             _ => self.open(&blob_path(&layer.digest)),
         }
     }
@@ -175,13 +174,13 @@ impl Blobs {
         !matches!(self, Self::Registry { .. }) && !self.has(&blob_path(digest))
     }
 
-    fn open(&self, name: &str) -> Result<Blob> {
+    fn open(&self, name: &str) -> Result<OpenBlob> {
         match self {
             Self::Directory(directory) => {
                 let path = directory.join(name);
                 match open_regular(&path) {
                     Ok(Some(file)) => {
-                        Blob::part(file, 0, u64::MAX).map_err(|e| Error::failed(path.display().to_string(), e))
+                        OpenBlob::part(file, 0, u64::MAX).map_err(|e| Error::failed(path.display().to_string(), e))
                     }
                     Ok(None) => Err(Error::refused(format!("{} is not a regular file", path.display()))),
                     Err(e) if e.kind() == io::ErrorKind::NotFound && directory.is_dir() => {
@@ -193,7 +192,7 @@ impl Blobs {
             Self::Archive { file: path, members } => {
                 let Some(&(offset, length)) = members.get(name) else { return Err(missing(name)) };
                 let failed = |e| Error::failed(path.display().to_string(), e);
-                Blob::part(File::open(path).map_err(failed)?, offset, length).map_err(failed)
+                OpenBlob::part(File::open(path).map_err(failed)?, offset, length).map_err(failed)
             }
             Self::Registry { .. } => Err(missing(name)),
         }
@@ -201,14 +200,14 @@ impl Blobs {
 }
 
 /// A blob's bytes, to be read once; and where they are, if they can be read again there.
-pub struct Blob {
+pub struct OpenBlob {
     /// The bytes.
     pub stream: Box<dyn Read + Send>,
     /// A regular file, and where the blob starts in it.
     pub place: Option<(File, u64)>,
 }
 
-impl Blob {
+impl OpenBlob {
     /// So many bytes of a file from `at` on, or what it has of them; a pipe or a device can be read once only, and from its
     /// start.
     pub fn part(mut file: File, at: u64, length: u64) -> io::Result<Self> {
@@ -223,7 +222,7 @@ impl Blob {
     }
 }
 
-impl From<Box<dyn Read + Send>> for Blob {
+impl From<Box<dyn Read + Send>> for OpenBlob {
     fn from(stream: Box<dyn Read + Send>) -> Self {
         Self { stream, place: None }
     }

@@ -4,9 +4,12 @@
 //! one is made here from the config's digest and those of its layers, the same for the same image.
 
 use super::blobs::Blobs;
-use super::layout::{self, Images, Platforms};
-use super::manifest::{Config, parse};
+use super::document::{Config, parse};
+use super::image::Images;
+use super::layout;
+use super::platform::Platforms;
 use crate::error::{Error, Result};
+use crate::media_type;
 use blobstore::refs::Digest;
 use serde::Deserialize;
 
@@ -37,24 +40,23 @@ pub fn open(mut blobs: Blobs, reference: Option<&str>, platforms: &Platforms) ->
     for (name, diff_id) in saved.layers.iter().zip(&diff_ids) {
         let digest: Digest = diff_id.parse().map_err(|e| Error::refused(format!("unsupported diff_id: {e}")))?;
         // Docker stores layers as they are, ko, kaniko and crane compressed: then the blob is not what its diff id says.
-        let (digest, media_type) = match blobs.compression(name)? {
-            Some("gzip") => (blobs.digest(name)?, "application/vnd.oci.image.layer.v1.tar+gzip"),
-            Some("zstd") => (blobs.digest(name)?, "application/vnd.oci.image.layer.v1.tar+zstd"),
-            _ => (digest, "application/vnd.oci.image.layer.v1.tar"),
+        let (digest, kind) = match blobs.compression(name)? {
+            Some("gzip") => (blobs.digest(name)?, media_type::LAYER_GZIP),
+            Some("zstd") => (blobs.digest(name)?, media_type::LAYER_ZSTD),
+            _ => (digest, media_type::LAYER),
         };
         let size = blobs.alias(name, &digest)?;
-        layers.push(descriptor(media_type, &digest, size));
+        layers.push(descriptor(kind, &digest, size));
     }
-    let media_type = "application/vnd.oci.image.manifest.v1+json";
     let config_digest = Digest::of(&config);
     blobs.alias(&saved.config, &config_digest)?;
-    let config = descriptor("application/vnd.oci.image.config.v1+json", &config_digest, config.len() as u64);
+    let config = descriptor(media_type::CONFIG, &config_digest, config.len() as u64);
     let manifest = serde_json::json!({
-        "schemaVersion": 2, "mediaType": media_type, "config": config, "layers": layers,
+        "schemaVersion": 2, "mediaType": media_type::MANIFEST, "config": config, "layers": layers,
     });
     let manifest = serde_json::to_vec(&manifest).map_err(|e| Error::failed("making a manifest", e))?;
     let name = saved.repo_tags.iter().flatten().next().cloned();
-    layout::of_root(blobs, manifest, media_type, name, platforms)
+    Images::of_document(blobs, manifest, media_type::MANIFEST, name, platforms)
 }
 
 fn choose<'a>(list: &'a [Saved], reference: Option<&str>) -> Result<&'a Saved> {

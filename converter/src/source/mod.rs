@@ -1,5 +1,10 @@
 //! Where images and trees come from, as one form: layers that are tar streams, or a directory.
 //!
+//! * `open`: a source by its kind. * `layout`, `docker`, `remote`: from what a user names to an index or a manifest;
+//!   `image`: from there to images, `platform`: to which of them; `document`: what indexes, manifests and configs say.
+//! * `blobs`: where bytes are; `stream`: a layer's blob as its tar, by way of `gzip`, `hashing` and `ahead`.
+//! * `directory`: what a directory holds, as a layer.
+//!
 //! Everything here is untrusted: digests and sizes are checked while bytes are read, documents are bounded, names of
 //! blobs are digests and nothing else.
 
@@ -7,21 +12,26 @@ mod ahead;
 mod blobs;
 mod directory;
 mod docker;
+mod document;
 mod gzip;
 mod hashing;
+mod image;
 mod layout;
-mod manifest;
 mod open;
+mod platform;
 mod remote;
 mod stream;
 
-pub use blobs::{Blob, Blobs};
+pub use blobs::{Blobs, OpenBlob};
 pub use directory::read_directory;
 pub use docker::open as open_docker;
-pub use layout::{Image, Images, LayerBlob, Platforms, open as open_layout};
-pub(crate) use manifest::{Descriptor, MOUNTABLE, WirePlatform, parse};
+pub use document::LayerBlob;
+pub(crate) use document::{Descriptor, MOUNTABLE, WirePlatform, parse};
+pub use image::{Image, Images};
+pub use layout::open as open_layout;
 pub use open::{Opened, open};
-pub use stream::{LayerStream, Read as ReadSums};
+pub use platform::Platforms;
+pub use stream::{LayerStream, ReadSums};
 
 use crate::error::{Error, Result};
 use blobstore::refs::ImageName;

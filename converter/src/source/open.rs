@@ -1,6 +1,6 @@
 //! Opening a source: what kind it is decides what is there to be read.
 
-use super::{Blob, Blobs, Images, Platforms, Source, docker, layout, remote};
+use super::{Blobs, Images, OpenBlob, Platforms, Source, docker, layout, remote};
 use crate::error::{Error, Result};
 use crate::registry::Settings;
 use std::fs::File;
@@ -15,7 +15,7 @@ pub enum Opened {
     /// A tar stream.
     Tar {
         /// The stream, perhaps compressed.
-        blob: Blob,
+        blob: OpenBlob,
         /// What messages call it.
         name: String,
         /// Its length, where that is known.
@@ -60,6 +60,6 @@ fn tar(path: Option<PathBuf>) -> Result<Opened> {
     let failed = |e| Error::failed(name.clone(), e);
     let file = File::open(&path).map_err(failed)?;
     let bytes = file.metadata().ok().map(|found| found.len());
-    let blob = Blob::part(file, 0, u64::MAX).map_err(failed)?;
+    let blob = OpenBlob::part(file, 0, u64::MAX).map_err(failed)?;
     Ok(Opened::Tar { blob, name, bytes })
 }

@@ -1,7 +1,8 @@
 //! An image of a registry: what its name stands for is asked once, and all else goes by digests.
 
 use super::blobs::Blobs;
-use super::layout::{self, Images, Platforms};
+use super::image::Images;
+use super::platform::Platforms;
 use crate::error::Result;
 use crate::registry::{Repository, Settings};
 use blobstore::refs::ImageName;
@@ -12,5 +13,5 @@ pub(super) fn open(name: &ImageName, settings: &Settings, platforms: &Platforms,
     let repository = Repository::new(name, settings)?;
     let root = runtime.block_on(repository.root(name))?;
     let blobs = Blobs::Registry { repository, runtime: runtime.clone() };
-    layout::of_root(blobs, root.bytes, &root.media_type, Some(name.to_string()), platforms)
+    Images::of_document(blobs, root.bytes, &root.media_type, Some(name.to_string()), platforms)
 }

@@ -10,8 +10,8 @@ use crate::limits::check_ratio;
 use blobstore::refs::Digest;
 use std::io::{self, BufReader, Cursor, Read as _};
 
-type Blob = Limited<io::Chain<Cursor<Vec<u8>>, Box<dyn io::Read + Send>>>;
-type Input = BufReader<Hashing<Blob>>;
+type RawBlob = Limited<io::Chain<Cursor<Vec<u8>>, Box<dyn io::Read + Send>>>;
+type Input = BufReader<Hashing<RawBlob>>;
 
 /// A layer's tar stream. Read it as far as needed, then [`LayerStream::finish`] reads the rest.
 pub struct LayerStream {
@@ -29,12 +29,12 @@ enum Decoder {
     Gzip(Box<Gzip<Input>>),
     Zstd(zstd::stream::read::Decoder<'static, Input>),
     /// The blob is the tar: it is hashed as that.
-    Plain(Blob),
+    Plain(RawBlob),
 }
 
 /// What was read, all of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Read {
+pub struct ReadSums {
     /// Digest of the blob.
     pub blob: Digest,
     /// Bytes of the blob.
@@ -80,14 +80,14 @@ impl LayerStream {
     }
 
     /// Reads what is left of the tar and of the blob.
-    pub fn finish(mut self) -> Result<Read> {
+    pub fn finish(mut self) -> Result<ReadSums> {
         if let Err(error) = io::copy(&mut self, &mut io::sink()) {
             return Err(Error::stream("decompressing the layer", error));
         }
         let reading = |e| Error::stream("reading the layer", e);
         let (tar, diff_id, tar_size) = self.tar.into_parts().map_err(reading)?;
         let (blob, blob_size) = tar.decoder.rest().map_err(reading)?.unwrap_or((diff_id, tar_size));
-        Ok(Read { blob, blob_size, diff_id, tar_size })
+        Ok(ReadSums { blob, blob_size, diff_id, tar_size })
     }
 
     /// Reads what is left of the blob, without decompressing it: its digest and size.
@@ -177,7 +177,7 @@ fn foreign(start: &[u8]) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    fn read(blob: Vec<u8>) -> Result<Read> {
+    fn read(blob: Vec<u8>) -> Result<ReadSums> {
         LayerStream::new(Box::new(io::Cursor::new(blob)), 1 << 20)?.finish()
     }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::error::Result;
 
 /// A header block with a right checksum.
 fn block(name: &[u8], kind: u8, size: u64, link: &[u8], magic: &[u8]) -> Vec<u8> {

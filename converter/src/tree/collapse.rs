@@ -10,7 +10,7 @@
 
 use super::merged::{Id, Merged, OPAQUE, Placed};
 use super::settle::Settled;
-use super::upper::Contents;
+use super::upper::ContentPlace;
 use crate::error::{Error, Result};
 use erofs::{Attributes, Content, Kind, Node, NodeId, Tree};
 use std::collections::HashMap;
@@ -45,7 +45,7 @@ struct Work<'a> {
     shows_through: HashMap<Id, bool>,
     tree: Tree,
     nodes: HashMap<Id, NodeId>,
-    contents: Vec<(NodeId, Contents)>,
+    contents: Vec<(NodeId, ContentPlace)>,
 }
 
 /// A directory, where it goes, and what is seen below it.
@@ -102,7 +102,7 @@ impl Work<'_> {
         };
         let node = self.add(place, name, Node { attributes: found.attributes.clone(), kind })?;
         self.nodes.insert(id, node);
-        let placed = content.map(|content| (node, Contents::Below(Placed { layer: found.layer, content })));
+        let placed = content.map(|content| (node, ContentPlace::Below(Placed { layer: found.layer, content })));
         self.contents.extend(placed);
         Ok(())
     }
@@ -131,11 +131,11 @@ fn shows_through(with: &Merged, root: Id, first: usize) -> HashMap<Id, bool> {
     found
 }
 
-fn where_from(contents: &Contents) -> (usize, u64) {
+fn where_from(contents: &ContentPlace) -> (usize, u64) {
     match contents {
-        Contents::Spooled(number) => (*number, 0),
-        Contents::Below(Placed { layer, content: Content::Plain { start, .. } }) => (*layer, *start),
-        Contents::Below(Placed { layer, content: Content::Sparse { chunks, .. } }) => {
+        ContentPlace::Spooled(number) => (*number, 0),
+        ContentPlace::Below(Placed { layer, content: Content::Plain { start, .. } }) => (*layer, *start),
+        ContentPlace::Below(Placed { layer, content: Content::Sparse { chunks, .. } }) => {
             (*layer, chunks.iter().flatten().min().copied().unwrap_or(0))
         }
     }

@@ -3,7 +3,7 @@
 use super::assume::{Assumes, Assumption, Found, default_directory, without_time};
 use super::links::unresolved;
 use super::merged::{Id, Merged, OPAQUE};
-use super::upper::{Contents, Inode, Path, Says, Upper};
+use super::upper::{ContentPlace, Inode, Path, Says, Upper};
 use super::visit::{Lower, Visit, path_of};
 use crate::error::{Error, Result};
 use erofs::{Attributes, Kind, Node, NodeId, Tree};
@@ -18,7 +18,7 @@ pub(super) struct Build<'a> {
     /// Node of each directory that was visited.
     directories: Vec<NodeId>,
     inodes: HashMap<usize, NodeId>,
-    pub(super) contents: Vec<(NodeId, Contents)>,
+    pub(super) contents: Vec<(NodeId, ContentPlace)>,
     pub(super) assumes: Assumes,
     /// By visit: it was noted of it, or of a directory above, that the tree below has nothing there.
     absent: Vec<bool>,

@@ -3,7 +3,7 @@
 
 use super::assume::{Assumes, Assumption, Found};
 use super::merged::{Id, Merged, Placed};
-use super::upper::{Contents, Inode, Says, Slot, Upper, not_linkable};
+use super::upper::{ContentPlace, Inode, Says, Slot, Upper, not_linkable};
 use super::visit::{Lower, path_of, step};
 use crate::error::{Error, Result};
 use crate::limits::check_paths;
@@ -115,7 +115,7 @@ impl Upper {
         let (kind, contents) = match &node.kind {
             Kind::File(content) => {
                 let content = Placed { layer: node.layer, content: content.clone() };
-                (Kind::File(Content::EMPTY), Some(Contents::Below(content)))
+                (Kind::File(Content::EMPTY), Some(ContentPlace::Below(content)))
             }
             other => (other.clone(), None),
         };

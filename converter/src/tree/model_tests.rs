@@ -4,7 +4,7 @@
 use super::tests::upper;
 use super::*;
 use crate::compare::shown;
-use crate::contents::Contents;
+use crate::contents::StoredContents;
 use crate::model::Model;
 use crate::tar::Reader;
 use std::sync::LazyLock;
@@ -48,7 +48,7 @@ pub(super) fn apply(model: &mut Model, layer: &[String]) -> crate::Result<()> {
 pub(super) fn differences(merged: &Merged, model: &Model) -> Vec<String> {
     // All files are empty: nothing is read.
     static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
-    let tree = shown(merged, &mut Contents::new(&[], RUNTIME.handle())).unwrap();
+    let tree = shown(merged, &mut StoredContents::new(&[], RUNTIME.handle())).unwrap();
     let mut found = Vec::new();
     tree.compare(model, ["tree", "model"], &mut |path, what| {
         found.push(format!("{}: {what}", String::from_utf8_lossy(path)));

@@ -7,7 +7,7 @@
 use super::assume::{Assumes, Assumption};
 use super::emit::Build;
 use super::merged::Merged;
-use super::upper::{Contents, Path, Says, Upper};
+use super::upper::{ContentPlace, Path, Says, Upper};
 use super::visit::{Lower, Visit, path_of, step};
 use crate::error::Result;
 use crate::limits::{ASSUMED, PATHS, check_nodes};
@@ -19,7 +19,7 @@ pub struct Settled {
     /// The layer's tree. Files have no contents yet: see [`Settled::contents`].
     pub tree: Tree,
     /// The contents of each regular file.
-    pub contents: Vec<(NodeId, Contents)>,
+    pub contents: Vec<(NodeId, ContentPlace)>,
     /// Whether the layer hides all below it.
     pub root_opaque: bool,
     /// What holds of the tree below and was relied on, each once, in the order in which it was met.

@@ -250,7 +250,7 @@ fn a_hard_link_to_a_lower_file_brings_both_names_into_the_layer() {
     assert_eq!(list(&settled.tree), ["d/:7", "d/f:8", "g:8"]);
     let d = settled.tree.lookup(Tree::ROOT, b"d").unwrap();
     assert_eq!(settled.tree.lookup(d, b"f"), settled.tree.lookup(Tree::ROOT, b"g"));
-    assert!(matches!(settled.contents[..], [(_, Contents::Below(Placed { layer: 0, .. }))]));
+    assert!(matches!(settled.contents[..], [(_, ContentPlace::Below(Placed { layer: 0, .. }))]));
     assert!(settled.assumes.iter().any(|a| a.found == Found::Contents));
 }
 

@@ -51,7 +51,7 @@ pub(super) enum Says {
 
 /// Where the contents of a file are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Contents {
+pub enum ContentPlace {
     /// In this layer's spool, under this number.
     Spooled(usize),
     /// In a layer below.
@@ -64,7 +64,7 @@ pub(super) struct Inode {
     pub(super) attributes: Attributes,
     /// The kind; a file's contents are not in it.
     pub(super) kind: Kind,
-    pub(super) contents: Option<Contents>,
+    pub(super) contents: Option<ContentPlace>,
 }
 
 /// What a layer's entries say, so far.
@@ -181,7 +181,7 @@ impl Upper {
         };
         let slot = self.place(&path)?;
         self.may_replace(slot)?;
-        self.inodes.push(Inode { attributes, kind, contents: contents.map(Contents::Spooled) });
+        self.inodes.push(Inode { attributes, kind, contents: contents.map(ContentPlace::Spooled) });
         self.put(slot, Says::Inode(self.inodes.len() - 1));
         Ok(())
     }

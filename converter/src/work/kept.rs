@@ -1,16 +1,16 @@
 //! Layers that were made and not yet published: one makes, others wait and take over.
 
+use super::lock::{Holder, Lock, STILL, Signing};
 use super::{LOCK, Work};
 use crate::build::Made;
 use crate::error::{Error, Result};
 use blobstore::layer::{LayerId, WRITER_GENERATION, format, verify_file};
 use blobstore::refs::{Digest, layer_key};
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
-use std::fs::{self, File};
-use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::fs;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// All that a layer's bytes are made of, but for what it takes from the tree below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,8 +27,25 @@ pub(crate) struct Key {
 #[derive(Debug)]
 pub(crate) struct Slot {
     directory: PathBuf,
-    _lock: File,
+    lock: Arc<Lock>,
 }
+
+/// What came of taking a kept layer over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Adopted {
+    /// It is in the stage.
+    Yes,
+    /// Who made it has published it since it was found, and has taken it away.
+    Gone,
+    /// It was not what it should be, and is removed.
+    Damaged,
+}
+
+/// A waiter looks this often.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A waiter says whom it waits for after this time.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Key {
     pub(super) fn name(&self) -> String {
@@ -38,18 +55,33 @@ impl Key {
 }
 
 impl Work {
-    /// Takes the slot of a key; calls `wait` first where another has it, and then blocks until that one is done or dead.
-    /// Who holds a slot must not ask for another: two could wait for each other.
-    pub(crate) fn slot(&self, key: &Key, wait: impl Fn()) -> Result<Slot> {
+    /// Takes the slot of a key, to make its layer in `stage`. Where another has it, calls `wait` and blocks until that one
+    /// is done or dead; `None` where it makes no progress any more. Who holds a slot must not ask for another: two could
+    /// wait for each other.
+    pub(crate) fn slot(&self, key: &Key, stage: &Path, wait: impl Fn()) -> Result<Option<Slot>> {
         let directory = self.kept().join(key.name());
-        let taken = Slot::take(&directory, || {
-            wait();
-            true
-        });
-        match taken {
-            Ok(Some(slot)) => Ok(slot),
-            Ok(None) => Err(Error::failed(directory.display().to_string(), io::Error::from(io::ErrorKind::WouldBlock))),
-            Err(e) => Err(Error::failed(directory.display().to_string(), e)),
+        let (mut since, mut named) = (None, false);
+        loop {
+            let taken = Slot::take(&directory, Some(stage));
+            if let Some(slot) = taken.map_err(|e| Error::failed(directory.display().to_string(), e))? {
+                return Ok(Some(slot));
+            }
+            let since = *since.get_or_insert_with(|| {
+                wait();
+                Instant::now()
+            });
+            let holder = Holder::of(&directory);
+            if holder.still() >= STILL {
+                tracing::warn!(diff_id = %key.diff_id, "{holder} makes this layer and has stood still for {} s: it is made \
+                    here too, and not waited for", STILL.as_secs());
+                return Ok(None);
+            }
+            if !named && since.elapsed() >= PATIENCE {
+                named = true;
+                tracing::warn!(diff_id = %key.diff_id, "waiting for {holder}, which makes this layer; should it hang, end it, \
+                    or it is waited for until it has stood still for {} s", STILL.as_secs());
+            }
+            std::thread::sleep(LOOK);
         }
     }
 
@@ -58,34 +90,20 @@ impl Work {
         let directory = self.kept().join(key.name());
         remove(&directory, layer);
         // With the slot goes its directory, if nothing else is in it.
-        let _ = Slot::take(&directory, || false);
+        let _ = Slot::take(&directory, None);
     }
 }
 
 impl Slot {
-    /// Takes the slot in a directory; `None` where another has it and `wait` says not to wait.
-    pub(super) fn take(directory: &Path, wait: impl Fn() -> bool) -> io::Result<Option<Self>> {
-        loop {
-            let opened = fs::create_dir_all(directory)
-                .and_then(|()| File::options().write(true).create(true).truncate(false).open(directory.join(LOCK)));
-            let lock = match opened {
-                // Its last holder has just removed it.
-                Err(e) if e.kind() == io::ErrorKind::NotFound && directory.parent().is_some_and(Path::is_dir) => {
-                    continue;
-                }
-                lock => lock?,
-            };
-            match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-                Err(Errno::WOULDBLOCK) if !wait() => return Ok(None),
-                Err(Errno::WOULDBLOCK) => lock_at_last(&lock)?,
-                done => done?,
-            }
-            // A lock on a file that was removed meanwhile is none.
-            let (ours, found) = (lock.metadata()?, fs::metadata(directory.join(LOCK)));
-            if found.is_ok_and(|found| (found.dev(), found.ino()) == (ours.dev(), ours.ino())) {
-                return Ok(Some(Self { directory: directory.to_owned(), _lock: lock }));
-            }
-        }
+    /// Takes the slot in a directory; `None` where another has it.
+    pub(super) fn take(directory: &Path, stage: Option<&Path>) -> io::Result<Option<Self>> {
+        let lock = Lock::take(directory, stage)?;
+        Ok(lock.map(|lock| Self { directory: directory.to_owned(), lock: Arc::new(lock) }))
+    }
+
+    /// Has what is read through it be seen as progress by those who wait for the slot.
+    pub(crate) fn signing<R: Read>(&self, inner: R) -> Signing<R> {
+        Signing::new(inner, &self.lock)
     }
 
     /// What is kept here. A record that cannot be read is one that a power cut tore, or of another build.
@@ -95,22 +113,29 @@ impl Slot {
         records.filter_map(|path| serde_json::from_slice(&fs::read(path).ok()?).ok()).collect()
     }
 
-    /// Takes a layer over into a stage, unless it is not whole: then it is removed. Reads every byte.
-    pub(crate) fn adopt(&self, made: &Made, stage: &Path) -> bool {
+    /// Takes a layer over into a stage, after reading every byte.
+    pub(crate) fn adopt(&self, made: &Made, stage: &Path) -> Adopted {
         let id = made.entry.layer;
         let to = stage.join(layer_key(&id));
         let linked = fs::create_dir_all(to.parent().unwrap_or(stage)).and_then(|()| match to.exists() {
             true => Ok(()),
             false => fs::hard_link(self.directory.join(id.to_string()), &to),
         });
-        let whole =
-            linked.map_err(|e| e.to_string()).and_then(|()| verify_file(&to, Some(&id)).map_err(|e| e.to_string()));
-        if let Err(error) = &whole {
-            tracing::warn!(layer = %id, error, "a kept layer is not whole: it is made anew");
-            let _ = fs::remove_file(&to);
+        // Taking away what was published needs no slot, so it can happen at any time; the record went first.
+        if linked.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
             remove(&self.directory, &id);
+            return Adopted::Gone;
         }
-        whole.is_ok()
+        let verify = |()| verify_file(&to, Some(&id)).map_err(|e| e.to_string());
+        match linked.map_err(|e| e.to_string()).and_then(verify) {
+            Ok(_) => Adopted::Yes,
+            Err(error) => {
+                tracing::warn!(layer = %id, error, "a kept layer is not whole: it is made anew");
+                let _ = fs::remove_file(&to);
+                remove(&self.directory, &id);
+                Adopted::Damaged
+            }
+        }
     }
 
     /// Keeps a layer that is in a stage. That it cannot be kept does no harm.
@@ -140,16 +165,6 @@ impl Drop for Slot {
         let mut names = fs::read_dir(&self.directory).into_iter().flatten().flatten();
         if names.all(|entry| entry.file_name() == LOCK) {
             let _ = fs::remove_file(self.directory.join(LOCK)).and_then(|()| fs::remove_dir(&self.directory));
-        }
-    }
-}
-
-/// A wait for a lock that goes on after a signal.
-fn lock_at_last(lock: &File) -> io::Result<()> {
-    loop {
-        match flock(lock, FlockOperation::LockExclusive) {
-            Err(Errno::INTR) => {}
-            done => return Ok(done?),
         }
     }
 }

@@ -4,22 +4,23 @@
 //! <work>/lamina-work-<uid>/      of this user alone: what lies here is taken over into stores
 //!     run-<random>/              of one conversion (Stage): spools, and layer files that wait to be published
 //!     kept/<key>/                a layer that was made and not yet published (Slot)
-//!         lock                   held by who makes the layer
+//!         lock                   held by who makes the layer, whose process, host and stage it names
 //!         <layer id>             its file
 //!         <layer id>.json        what is known of it; written after the file
 //! ```
 //!
 //! Finished layers are kept apart from the conversion that made them, so that another one, the same begun again or one
-//! that runs beside it, takes them over. Who is alive is told by locks of open files, which end with their process:
-//! nothing here has a term. What the dead left is removed by the next conversion: stages at once, kept layers after
-//! a week, or after a day when they take more room than is free.
+//! that runs beside it, takes them over. Who is alive is told by locks of open files, which end with their process,
+//! and who stands still by the times of files (`lock`). What the dead left is removed by the next conversion: stages at
+//! once, kept layers after a week, or after a day when they take more room than is free (`sweep`).
 //!
 //! Nothing here is durable, and need not be: a kept layer is taken over only after every byte of it was verified.
 
 mod kept;
+mod lock;
 mod sweep;
 
-pub(crate) use kept::{Key, Slot};
+pub(crate) use kept::{Adopted, Key, Slot};
 
 use crate::error::{Error, Result};
 use rustix::fs::{FlockOperation, flock};
@@ -56,7 +57,7 @@ impl Work {
         let root = directory.join(format!("lamina-work-{uid}"));
         make_own(&root).and_then(|()| make(&root.join("kept"))).map_err(|e| Error::failed(show(&root), e))?;
         let work = Self { root };
-        sweep::sweep(&work, sweep::GRACE, sweep::WEEK);
+        sweep::sweep(&work, work.free());
         Ok(work)
     }
 

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 /// A stage is made first and locked then; a younger one is not judged.
-pub(super) const GRACE: Duration = Duration::from_secs(60);
+const GRACE: Duration = Duration::from_secs(60);
 /// How long a layer is kept that nobody publishes: long enough for somebody to come back to it after a weekend.
-pub(super) const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
+const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
 /// A layer younger than this stays however full the disk is: it is what the next try of a conversion that ran out of room
 /// comes back for.
-pub(super) const DAY: Duration = Duration::from_secs(24 * 3600);
+const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// A kept layer that no conversion uses.
 struct Idle {
@@ -23,12 +23,13 @@ struct Idle {
     bytes: u64,
 }
 
-/// Removes stages that nobody holds, once older than `grace`; kept layers older than `week`; and of the others that
-/// are a day old the oldest, while all take more than the file system has left. What cannot be looked at or removed is left.
-pub(super) fn sweep(work: &Work, grace: Duration, week: Duration) {
+/// Removes stages that nobody holds, once older than [`GRACE`]; kept layers older than a week; and of the others that are a
+/// day old the oldest, while all take more than the `free` bytes that the file system has left. What cannot be looked at
+/// or removed is left.
+pub(super) fn sweep(work: &Work, free: u64) {
     for entry in fs::read_dir(work.path()).into_iter().flatten().flatten() {
         let ours = entry.file_name().as_encoded_bytes().starts_with(RUN.as_bytes());
-        if ours && is_dead(&entry.path(), grace).unwrap_or(false) {
+        if ours && is_dead(&entry.path()).unwrap_or(false) {
             tracing::info!(directory = %entry.path().display(), "removing what a conversion that was killed left");
             let _ = fs::remove_dir_all(entry.path());
         }
@@ -36,18 +37,17 @@ pub(super) fn sweep(work: &Work, grace: Duration, week: Duration) {
     let mut idle: Vec<Idle> =
         fs::read_dir(work.kept()).into_iter().flatten().flatten().filter_map(|e| idle(&e.path())).collect();
     idle.sort_by_key(|kept| kept.modified);
-    let (mut taken, free) = (idle.iter().map(|kept| kept.bytes).sum::<u64>(), work.free());
+    let mut taken: u64 = idle.iter().map(|kept| kept.bytes).sum();
     for kept in idle {
         let age = kept.modified.elapsed().unwrap_or_default();
-        if age >= week || (age >= DAY && taken > free) {
+        if (age >= WEEK || (age >= DAY && taken > free)) && remove(&kept.directory) {
             taken -= kept.bytes;
-            remove(&kept.directory);
         }
     }
 }
 
-fn is_dead(stage: &Path, grace: Duration) -> io::Result<bool> {
-    if stage.metadata()?.modified()?.elapsed().unwrap_or_default() < grace {
+fn is_dead(stage: &Path) -> io::Result<bool> {
+    if stage.metadata()?.modified()?.elapsed().unwrap_or_default() < GRACE {
         return Ok(false);
     }
     match File::options().write(true).open(stage.join(LOCK)) {
@@ -64,13 +64,14 @@ fn idle(directory: &Path) -> Option<Idle> {
     idle.then(|| Idle { directory: directory.to_owned(), modified, bytes: files.iter().map(Metadata::len).sum() })
 }
 
-/// Removes a slot's directory, unless somebody makes its layer just now.
-fn remove(directory: &Path) {
-    let Ok(Some(_slot)) = Slot::take(directory, || false) else { return };
+/// Removes what is in a slot's directory, and it with the slot, unless somebody makes its layer just now.
+fn remove(directory: &Path) -> bool {
+    let Ok(Some(_slot)) = Slot::take(directory, None) else { return false };
     tracing::info!(directory = %directory.display(), "removing a layer that was never published");
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         if entry.file_name() != LOCK {
             let _ = fs::remove_file(entry.path());
         }
     }
+    true
 }

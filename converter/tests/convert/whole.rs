@@ -29,8 +29,8 @@ async fn a_layer_that_is_twice_in_an_image_is_converted_once() {
         let report = store.convert(&layout.source(), &options).await.unwrap();
         let layers = &report.images[0].layers;
         assert_eq!(
-            layers.iter().map(|l| (l.reused, l.resumed)).collect::<Vec<_>>(),
-            [(false, false), (false, false), (true, true)]
+            layers.iter().map(|l| (l.reused, l.resumed, l.shared)).collect::<Vec<_>>(),
+            [(false, false, false), (false, false, false), (true, false, true)]
         );
         assert_eq!(layers[0].layer, layers[2].layer);
         assert_eq!(layers[0].entries, layers[2].entries);
@@ -74,7 +74,7 @@ async fn every_platform_of_an_index_is_converted_and_what_they_share_once() {
     // One platform alone finds its layers there.
     let one = store.convert(&layout.source(), &with("linux/s390x")).await.unwrap();
     assert_eq!(one.images[0].manifest.as_deref(), Some(&*s390x));
-    assert!(one.images[0].layers.iter().all(|layer| layer.reused && !layer.resumed));
+    assert!(one.images[0].layers.iter().all(|layer| layer.reused && !layer.resumed && !layer.shared));
 }
 
 fn platform_of(text: &str) -> blobstore::refs::Platform {
@@ -122,21 +122,21 @@ async fn an_index_of_which_one_platform_is_refused_or_missing_is_refused_as_a_wh
 async fn a_conversion_that_failed_at_the_end_is_taken_up_by_the_next() {
     let layout = Layout::new().gzip();
     layout.image(&[&[dir("d", 7), file("d/a", b"one")], &[file("d/b", b"two")]], "linux/amd64", "quay.io/a/b:1");
-    let (store, temp) = (Store::new(), tempfile::tempdir().unwrap());
-    let options = Options { work: temp.path().to_owned(), ..Options::default() };
+    let (store, temp, options) = (Store::new(), tempfile::tempdir().unwrap(), with("linux/amd64"));
     // A store whose directory of layers is a file: everything was converted, nothing can be published.
     let broken = Refs::new(blobstore::store::open(&format!("file://{}/store", temp.path().display())).unwrap());
     std::fs::create_dir(temp.path().join("store")).unwrap();
     std::fs::write(temp.path().join("store/layers"), b"").unwrap();
-    let amd = Options { platforms: "linux/amd64".parse().unwrap(), ..options.clone() };
-    let error = converter::convert(&broken, &layout.source(), &amd).await.unwrap_err();
+    let error = converter::convert(&broken, &layout.source(), temp.path(), &options).await.unwrap_err();
     assert!(!error.is_refusal(), "{error}");
-    let report = store.convert(&layout.source(), &options).await.unwrap();
-    assert!(report.images[0].layers.iter().all(|layer| layer.reused && layer.resumed && layer.entries > 0));
+    let report = store.convert_in(temp.path(), &layout.source(), &options).await.unwrap();
+    assert!(
+        report.images[0].layers.iter().all(|layer| layer.reused && layer.resumed && !layer.shared && layer.entries > 0)
+    );
     assert_eq!(store.read(&store.top(&report).await, b"d/b"), b"two");
     let digest: Digest = report.images[0].layers[1].source.as_ref().unwrap().parse().unwrap();
     assert!(store.refs.layer_digest(&digest).await.unwrap().is_some(), "the blob was read, by the first");
-    let third = Store::new().convert(&layout.source(), &options).await.unwrap();
+    let third = Store::new().convert_in(temp.path(), &layout.source(), &options).await.unwrap();
     assert!(third.images[0].layers.iter().all(|layer| !layer.reused), "what was published is not kept");
 }
 
@@ -148,16 +148,16 @@ async fn a_kept_layer_is_not_used_where_its_assumptions_do_not_hold_or_with_othe
         layout.image(&[&[dir("d", uid)], top, &[link("g", "no/such")]], "linux/amd64", "a");
         layout
     };
-    let temp = tempfile::tempdir().unwrap();
-    let options = Options { work: temp.path().to_owned(), ..Options::default() };
+    let (work, options) = (tempfile::tempdir().unwrap(), with("linux/amd64"));
+    let work = work.path();
     let good = |uid: u64| {
         let layout = Layout::new();
         layout.image(&[&[dir("d", uid)], top], "linux/amd64", "a");
         layout
     };
     // Of a refused image nothing stays.
-    assert!(Store::new().convert(&layout(7).source(), &options).await.unwrap_err().is_refusal());
-    let report = Store::new().convert(&good(7).source(), &options).await.unwrap();
+    assert!(Store::new().convert_in(work, &layout(7).source(), &options).await.unwrap_err().is_refusal());
+    let report = Store::new().convert_in(work, &good(7).source(), &options).await.unwrap();
     assert!(report.images[0].layers.iter().all(|layer| !layer.reused));
 
     let broken = || {
@@ -165,10 +165,9 @@ async fn a_kept_layer_is_not_used_where_its_assumptions_do_not_hold_or_with_othe
         std::fs::write(at.path().join("layers"), b"").unwrap();
         (Refs::new(blobstore::store::open(&format!("file://{}", at.path().display())).unwrap()), at)
     };
-    let amd = Options { platforms: "linux/amd64".parse().unwrap(), ..options.clone() };
-    converter::convert(&broken().0, &good(7).source(), &amd).await.unwrap_err();
+    converter::convert(&broken().0, &good(7).source(), work, &options).await.unwrap_err();
     let reused = async |uid: u64, options: &Options| {
-        let report = Store::new().convert(&good(uid).source(), options).await.unwrap();
+        let report = Store::new().convert_in(work, &good(uid).source(), options).await.unwrap();
         report.images[0].layers.iter().map(|layer| layer.reused).collect::<Vec<_>>()
     };
     assert_eq!(reused(7, &Options { level: 4, ..options.clone() }).await, [false, false]);

@@ -219,14 +219,16 @@ impl Store {
         Self { directory, work: tempfile::tempdir().unwrap(), refs }
     }
 
+    /// Converts with a work directory of this store's own: what other tests have under way is not to be found.
     pub(crate) async fn convert(&self, source: &Source, options: &Options) -> Result<Report> {
+        self.convert_in(self.work.path(), source, options).await
+    }
+
+    pub(crate) async fn convert_in(&self, work: &Path, source: &Source, options: &Options) -> Result<Report> {
         let amd64 = "linux/amd64".parse().unwrap();
         let host = converter::Platforms::default();
         let platforms = if options.platforms == host { amd64 } else { options.platforms.clone() };
-        // What other tests have under way is not to be found.
-        let own = options.work == std::env::temp_dir();
-        let work = if own { self.work.path().to_owned() } else { options.work.clone() };
-        converter::convert(&self.refs, source, &Options { platforms, work, ..options.clone() }).await
+        converter::convert(&self.refs, source, work, &Options { platforms, ..options.clone() }).await
     }
 
     /// The top layer of the first image.
@@ -251,12 +253,24 @@ impl Store {
         files
     }
 
-    /// A plain file of a layer, by way of the decompressed image.
-    pub(crate) fn read(&self, layer: &StackEntry, path: &[u8]) -> Vec<u8> {
+    /// The tree of a layer, marks and all.
+    pub(crate) fn tree(&self, layer: &StackEntry) -> erofs::Tree {
+        let (image, metadata) = self.image(layer);
+        erofs::read_tree(&Image::new(&image[..metadata]).unwrap()).unwrap()
+    }
+
+    /// A layer's image, and how much of it is metadata.
+    fn image(&self, layer: &StackEntry) -> (Vec<u8>, usize) {
         let stored = std::fs::read(self.directory.path().join(layer_key(&layer.layer))).unwrap();
         let image = zstd::decode_all(&stored[..]).unwrap();
         let index = blobstore::layer::Index::parse(stored.into()).unwrap();
-        let parsed = Image::new(&image[..index.metadata_len() as usize]).unwrap();
+        (image, index.metadata_len() as usize)
+    }
+
+    /// A plain file of a layer, by way of the decompressed image.
+    pub(crate) fn read(&self, layer: &StackEntry, path: &[u8]) -> Vec<u8> {
+        let (image, metadata) = self.image(layer);
+        let parsed = Image::new(&image[..metadata]).unwrap();
         let mut inode = parsed.root().unwrap();
         for part in path.split(|&b| b == b'/') {
             let entry = parsed.lookup(&inode, part).unwrap().unwrap();

@@ -1,15 +1,13 @@
-//! The documents of an image: index, manifest, config, in OCI's and Docker's media types.
+//! The documents of an image as they are written: index, manifest and config, of OCI or of Docker. What of them is needed
+//! here; which of them are followed is `image`'s to say.
 
 use crate::error::{Error, Result};
 pub(crate) use crate::limits::DOCUMENT as DOCUMENT_MAX;
+use crate::media_type::{is_config, is_readable_layer};
 use blobstore::refs::{Digest, Platform};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
-
-/// Media types of an image's config.
-const CONFIGS: [&str; 2] =
-    ["application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"];
 
 /// What a document says about another blob.
 #[derive(Debug, Clone, Deserialize)]
@@ -30,10 +28,21 @@ pub(crate) struct Descriptor {
     pub(super) annotations: Option<BTreeMap<String, String>>,
 }
 
+/// A layer as the documents describe it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LayerBlob {
+    /// Digest of the blob.
+    pub digest: Digest,
+    /// Bytes of the blob.
+    pub size: u64,
+    /// Digest of the tar in it.
+    pub diff_id: Digest,
+}
+
 /// Index or manifest: which of the two is told by its fields.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Document {
+pub(super) struct IndexOrManifest {
     #[serde(default)]
     pub(super) media_type: Option<String>,
     #[serde(default)]
@@ -54,13 +63,13 @@ pub(super) struct Config {
     #[serde(default)]
     pub(super) variant: Option<String>,
     #[serde(default)]
-    pub(super) config: Option<Run>,
+    pub(super) config: Option<Process>,
     pub(super) rootfs: RootFs,
 }
 
 /// How an image's processes are run.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Run {
+pub(super) struct Process {
     #[serde(default, rename = "Env")]
     pub(super) env: Option<Vec<String>>,
 }
@@ -118,13 +127,13 @@ impl Descriptor {
     /// a platform that no machine has.
     pub(super) fn is_attached(&self) -> bool {
         let unknown = self.platform.as_ref().is_some_and(|platform| platform.os == "unknown");
-        let artifact = self.artifact_type.as_deref().is_some_and(|kind| !CONFIGS.contains(&kind));
+        let artifact = self.artifact_type.as_deref().is_some_and(|kind| !is_config(kind));
         unknown || artifact || self.annotation("vnd.docker.reference.type").is_some()
     }
 
     /// Whether it is that of an image's config, and not of what else is stored in the form of an image.
     pub(super) fn is_image_config(&self) -> bool {
-        CONFIGS.contains(&self.media_type.as_str())
+        is_config(&self.media_type)
     }
 
     /// Its digest.
@@ -132,19 +141,14 @@ impl Descriptor {
         self.digest.parse().map_err(|e| Error::refused(format!("unsupported digest: {e}")))
     }
 
-    /// Whether it is an image's layer in a form that can be read, by its media type.
-    pub(super) fn check_layer(&self) -> Result<()> {
-        const PLAIN: [&str; 4] = [
-            "application/vnd.oci.image.layer.v1.tar",
-            "application/vnd.oci.image.layer.nondistributable.v1.tar",
-            "application/vnd.docker.image.rootfs.diff.tar",
-            "application/vnd.docker.image.rootfs.foreign.diff.tar",
-        ];
-        let rest = PLAIN.iter().find_map(|plain| self.media_type.strip_prefix(plain));
-        match rest {
-            Some("" | "+gzip" | ".gzip" | "+zstd" | ".zstd") => Ok(()),
-            _ => Err(Error::refused(format!("the layer's media type '{}' is not supported", self.media_type))),
+    /// The layer that it is of, if that is in a form that can be read; `diff_id` is the config's word on it.
+    pub(super) fn layer(&self, diff_id: &str) -> Result<LayerBlob> {
+        let refused = |what: String| Error::refused(what).in_layer(&self.digest);
+        if !is_readable_layer(&self.media_type) {
+            return Err(refused(format!("the layer's media type '{}' is not supported", self.media_type)));
         }
+        let diff_id = diff_id.parse().map_err(|e| refused(format!("unsupported diff_id: {e}")))?;
+        Ok(LayerBlob { digest: self.digest()?, size: self.size, diff_id })
     }
 
     pub(super) fn annotation(&self, key: &str) -> Option<&str> {
