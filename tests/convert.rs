@@ -1,4 +1,4 @@
-//! Conversions that are killed, that run out of room, that run at once, and that use again what others made.
+//! Conversions that run out of room, that run at once, and that use again what others made.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -21,39 +21,9 @@ fn flags(report: &Value, name: &str) -> Vec<bool> {
     layers(report).iter().map(|layer| layer[name].as_bool().unwrap()).collect()
 }
 
-/// Records of the layers that are kept.
-fn kept(node: &Node) -> usize {
-    files(&node.path("work")).iter().filter(|name| name.ends_with(".json")).count()
-}
-
 fn files(directory: &Path) -> Vec<String> {
     let names = Command::new("find").arg(directory).args(["-type", "f"]).output().unwrap().stdout;
     String::from_utf8(names).unwrap().lines().map(str::to_owned).collect()
-}
-
-#[test]
-fn a_killed_conversion_goes_on_where_it_was() {
-    let node = Node::default();
-    let large = noise(3, 16 << 20);
-    let contents: [&[u8]; 5] = [b"1", b"2", &large, b"4", b"5"];
-    let image =
-        Image::new(contents.into_iter().enumerate().map(|(n, data)| tar(&[(&format!("d/{n}"), data)])).collect());
-    let source = image.write(&node.path("image"), "killed.local/image:1");
-    let convert = ["convert", "--json", "--jobs", "1", "--level", "12", &source];
-    let mut killed = node.command(&convert).stdout(Stdio::null()).spawn().unwrap();
-    // The third layer takes its time.
-    node.wait("two layers", |node| kept(node) >= 2);
-    killed.kill().unwrap();
-    killed.wait().unwrap();
-    let done = kept(&node);
-    assert!((2..5).contains(&done), "{done} layers were done");
-    assert!(!node.path("store/layers").exists());
-
-    let report: Value = serde_json::from_str(&node.run(&convert)).unwrap();
-    let expected: Vec<bool> = (0..5).map(|number| number < done).collect();
-    assert_eq!((flags(&report, "resumed"), flags(&report, "reused")), (expected.clone(), expected));
-    node.run(&["verify", &source]);
-    assert_eq!(kept(&node), 0, "what the store has is not kept");
 }
 
 #[test]

@@ -165,8 +165,13 @@ fn read_tar(
             Ok((entries, Some(sums)))
         }
         (Err(error), Some(layer)) if error.is_refusal() => {
-            if let Ok((digest, _)) = stream.abandon() {
-                compare("blob", layer.digest, digest)?;
+            match stream.abandon() {
+                Ok((digest, _)) => compare("blob", layer.digest, digest)?,
+                // Where it comes from knows what is wrong with it.
+                Err(e) if e.get_ref().is_some_and(|inner| inner.is::<Error>()) => {
+                    return Err(Error::stream("reading the layer", e));
+                }
+                Err(_) => {}
             }
             Err(error)
         }
