@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::Duration;
+use std::process::{Child, Stdio};
+use std::time::{Duration, SystemTime};
 use tests::front::{Answer, Front};
 use tests::image::{Image, digest, tar};
 use tests::node::Node;
@@ -210,4 +210,55 @@ fn a_push_that_is_killed_is_finished_by_the_same_command() {
     let source = format!("docker://{}", registry.image("app:1"));
     let pulled = other.convert(&source, &["--platform", "linux/amd64"]);
     assert_eq!(each(&pulled["images"][0], "layer"), each(&report["images"][0], "layer"));
+}
+
+/// A conversion that a failed test does not leave behind.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Whether a process is stopped, as `/proc` has it: its state stands behind its name, which is in brackets.
+fn is_stopped(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+}
+
+#[test]
+fn a_conversion_that_stands_still_is_waited_for_no_longer() {
+    let node = Node::default();
+    let image = Image::new(vec![tar(&[("a", b"small")]), tar(&[("b", &noise(1, 16 << 20))])]);
+    let source = image.write(&node.path("image"), "still.local/image:1");
+    let convert = ["convert", "--json", "--jobs", "1", "--level", "12", &source];
+    let mut first = Running(node.command(&convert).stdout(Stdio::null()).spawn().unwrap());
+    // Its second layer is being written.
+    let writes = |node: &Node| kept(node) == 1 && files(&node.path("work")).keys().any(|name| name.ends_with("part"));
+    node.wait("the second layer", writes);
+    let pid = rustix::process::Pid::from_child(&first.0);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    node.wait("it to stand still", |_| is_stopped(first.0.id()));
+    // As if that had been an hour ago.
+    let hour = SystemTime::now() - Duration::from_secs(3600);
+    for path in files(&node.path("work")).keys() {
+        fs::File::options().append(true).open(node.path("work").join(path)).unwrap().set_modified(hour).unwrap();
+    }
+
+    let second = node.command(&convert).output().unwrap();
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert!(second.status.success() && said.contains(&format!("process {} on ", first.0.id())), "{said}");
+    let report: Value = serde_json::from_slice(&second.stdout).unwrap();
+    for flag in ["resumed", "reused"] {
+        assert_eq!(each(&report["images"][0], flag), [true, false], "{flag}");
+    }
+    node.run(&["verify", &source]);
+
+    // When it goes on it comes to the same.
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    assert!(first.0.wait().unwrap().success());
+    node.run(&["verify", &source]);
+    assert_eq!(kept(&node), 0);
 }
