@@ -11,43 +11,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use tests::image::{Image, digest, layer_file};
+use tests::image::{Image, digest, layer, layer_file};
 use tests::node::Node;
 use tests::tree::noise;
-
-/// A tar of entries: `name/` a directory, `name -> target` a symlink, `name = target` a hard link, else a file; what comes
-/// after `:` is the owner, and makes contents differ.
-fn layer(entries: &[&str]) -> Vec<u8> {
-    let mut builder = tar::Builder::new(Vec::new());
-    for entry in entries {
-        let (entry, owner) = entry.split_once(':').unwrap_or((entry, "0"));
-        let mut header = tar::Header::new_gnu();
-        header.set_mode(0o751);
-        header.set_uid(owner.parse().unwrap());
-        header.set_gid(7);
-        header.set_mtime(1_600_000_000 + header.uid().unwrap());
-        header.set_size(0);
-        let (name, target) = match (entry.split_once(" -> "), entry.split_once(" = ")) {
-            (Some((name, target)), _) => (name, Some((target, tar::EntryType::Symlink))),
-            (_, Some((name, target))) => (name, Some((target, tar::EntryType::Link))),
-            _ => (entry, None),
-        };
-        if let Some((target, kind)) = target {
-            header.set_entry_type(kind);
-            builder.append_link(&mut header, name, target).unwrap();
-        } else if name.ends_with('/') {
-            header.set_entry_type(tar::EntryType::Directory);
-            builder.append_data(&mut header, name, &b""[..]).unwrap();
-        } else {
-            let seed: u64 = owner.parse().unwrap();
-            let content =
-                if name.contains(".wh.") { Vec::new() } else { noise(seed, 1000 + (seed as usize % 7) * 9000) };
-            header.set_size(content.len() as u64);
-            builder.append_data(&mut header, name, &content[..]).unwrap();
-        }
-    }
-    builder.into_inner().unwrap()
-}
 
 /// All that can be seen of a tree, but for link counts: overlayfs shows those of the layer, with names that are hidden.
 fn seen(root: &Path) -> BTreeMap<PathBuf, String> {

@@ -1,4 +1,4 @@
-//! Images read from a registry: Debian's docker-registry, with logins, TLS, mirrors, and with servers in front of it that
+//! Images read from a registry: Debian's docker-registry, with logins, TLS, and with servers in front of it that
 //! break things.
 
 // Tests fail by panicking.
@@ -164,27 +164,6 @@ fn a_document_without_end_is_refused() {
     let endless = Front::start(None, |_| Answer::Reply("200 OK", vec![], vec![b' '; 9 << 20]));
     let error = node.fail(3, &["convert", &format!("docker://{}/app:1", endless.address)]);
     assert!(error.contains("more than 8388608 bytes"), "{error}");
-}
-
-#[test]
-fn mirrors_are_asked_first_and_passed_over_when_they_fail() {
-    let Some(registry) = Registry::start("mirrors", &Options::default()) else { return };
-    let node = Node::default();
-    let layout = layout(&node);
-    registry.seed(&layout, "cache/app", "1");
-    let broken = Front::start(None, |_| Answer::Reply("500 Internal Server Error", vec![], vec![]));
-    let mirror = Front::start(Some(registry.address), |_| Answer::Pass);
-    // Nothing listens there: it is never needed.
-    let section = format!(
-        "[registry.\"127.0.0.1:1\"]\nmirrors = [\"http://{}\", \"http://{}/cache\"]\n[cache]",
-        broken.address, mirror.address
-    );
-    node.reconfigure("[cache]", &section);
-    let report = node.json(&["convert", "docker://127.0.0.1:1/app:1"]);
-    assert_eq!(report["name"], "127.0.0.1:1/app:1");
-    assert_eq!(layers(&report), expected(&node, &layout));
-    assert!(!broken.requests().is_empty());
-    assert!(mirror.requests().iter().all(|r| r.path.starts_with("/v2/cache/app/")));
 }
 
 #[test]

@@ -49,8 +49,8 @@ pub(crate) enum Command {
     ///
     /// The store is made by the first conversion. Layers of an image that it has already are not made again; nothing
     /// is seen in it before the whole source is converted. Until then the work lies in TMPDIR, or /var/tmp: room for the
-    /// layers that come out, and for the files of the largest. What was interrupted goes on where it was when it is
-    /// begun again, and conversions that need the same layer at once make it once.
+    /// layers that come out, and for the files of the largest. What was interrupted goes on at the layer where it was when
+    /// it is begun again (a tar or directory is one layer), and conversions that need the same layer at once make it once.
     ///
     /// A registry is asked with the credentials that `docker login` or `podman login` left. Its mirrors, its certificate
     /// authority and plain HTTP are set under [registry."HOST"] in the configuration; HTTPS_PROXY and NO_PROXY are obeyed.

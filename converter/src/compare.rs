@@ -87,17 +87,26 @@ fn originals(opened: Opened) -> Result<Vec<Original>> {
 }
 
 fn image(image: &Image, blobs: &Blobs) -> Result<Original> {
-    let mut model = Model::default();
-    for layer in &image.layers {
-        let named = |e: Error| e.in_layer(&layer.digest.to_string());
-        let blob = blobs.blob(layer).map_err(named)?;
-        let sums = apply(&mut model, blob.stream, Some(layer)).map_err(named)?;
-        let right = (layer.digest, layer.size, layer.diff_id) == (sums.blob, sums.blob_size, sums.diff_id);
-        if !right {
-            return Err(named(Error::refused("its digests are not those that the image states")));
+    let (mut model, mut layers) = (Model::default(), image.layers.iter());
+    while let Some(layer) = layers.next() {
+        match image_layer(&mut model, layer, blobs) {
+            Ok(()) => {}
+            // Half a layer is in the model: everything is read again.
+            Err(error) if blobs.has_elsewhere(&layer.digest, &error) => {
+                (model, layers) = (Model::default(), image.layers.iter());
+            }
+            Err(error) => return Err(error.in_layer(&layer.digest.to_string())),
         }
     }
     Ok(Original { model, chain_id: chain_ids(image).pop() })
+}
+
+fn image_layer(model: &mut Model, layer: &LayerBlob, blobs: &Blobs) -> Result<()> {
+    let sums = apply(model, blobs.blob(layer)?.stream, Some(layer))?;
+    match (layer.digest, layer.size, layer.diff_id) == (sums.blob, sums.blob_size, sums.diff_id) {
+        true => Ok(()),
+        false => Err(Error::refused("its digests are not those that the image states")),
+    }
 }
 
 fn tar(stream: Box<dyn Read + Send>, name: &str) -> Result<Original> {

@@ -51,7 +51,7 @@ impl fmt::Display for Refusal {
 impl Error {
     /// A refusal that no entry or layer is named for yet.
     pub fn refused(what: impl Into<String>) -> Self {
-        Self::Refused(Box::new(Refusal { what: what.into(), ..Refusal::default() }))
+        Self::Refused(Box::new(Refusal { what: printable(what.into()), ..Refusal::default() }))
     }
 
     /// A failure of input, output or the store.
@@ -86,6 +86,7 @@ impl Error {
             Self::Refused(refusal) => {
                 refusal.layer.get_or_insert_with(|| layer.to_owned());
             }
+            Self::Failed { what, .. } if what.starts_with(&format!("layer {layer}")) => {}
             Self::Failed { what, .. } => *what = format!("layer {layer}: {what}"),
         }
         self
@@ -109,7 +110,8 @@ impl Error {
         false
     }
 
-    fn copy(&self) -> Self {
+    /// The same once more; a failure's source as text.
+    pub(crate) fn copy(&self) -> Self {
         match self {
             Self::Refused(r) => Self::Refused(Box::new(Refusal {
                 layer: r.layer.clone(),
@@ -127,6 +129,15 @@ pub(crate) fn short(bytes: &[u8]) -> String {
     match bytes.get(..MOST) {
         Some(start) if bytes.len() > MOST => format!("{}…", show(start)),
         _ => show(bytes),
+    }
+}
+
+/// A message that quotes an input: not longer than anybody reads, and nothing that a terminal would obey.
+fn printable(what: String) -> String {
+    const MOST: usize = 2048;
+    match what.len() > MOST || what.contains(char::is_control) {
+        true => show(what.as_bytes()).chars().take(MOST).chain((what.len() > MOST).then_some('…')).collect(),
+        false => what,
     }
 }
 
@@ -155,6 +166,16 @@ mod tests {
     fn a_refusal_names_layer_and_entry_once() {
         let error = Error::refused("bad").at(b"a\n\xff").at(b"later").in_layer("sha256:1").in_layer("sha256:2");
         assert_eq!(error.to_string(), "layer sha256:1: entry 'a\\n\\xff': bad");
+        let failed = Error::failed("reading 'a'", "no").in_layer("tree").in_layer("tree");
+        assert_eq!(failed.to_string(), "layer tree: reading 'a': no");
+    }
+
+    #[test]
+    fn what_an_input_says_does_not_flood_or_command_a_terminal() {
+        let long = Error::refused(format!("the platform {}", "x".repeat(100_000))).to_string();
+        assert!(long.starts_with("the platform xxx") && long.ends_with('…') && long.len() < 2100);
+        assert_eq!(Error::refused("a type '\u{1b}[2J'").to_string(), "a type '\\u{1b}[2J'");
+        assert_eq!(Error::refused("plain: ä").to_string(), "plain: ä");
     }
 
     #[test]

@@ -9,7 +9,9 @@ use crate::progress::{Event, Progress};
 use crate::ready::{Ready, chain_ids, chain_layers};
 use crate::report::ImageReport;
 use crate::source::Image;
-use blobstore::refs::{Chain, ChainLayer, Digest, ManifestDoc, Refs, Stack, Stacks, Tag, TagName, layer_key};
+use blobstore::refs::{
+    Chain, ChainLayer, Digest, ManifestDoc, Refs, Stack, StackEntry, Stacks, Tag, TagName, layer_key,
+};
 use blobstore::store::{FileStore, Store, StoreError};
 use std::path::Path;
 
@@ -101,7 +103,25 @@ impl Publisher<'_> {
                 self.refs.put_layer_digest(source.digest, source.diff_id).await.map_err(store)?;
             }
         }
+        for layer in layers.iter().filter(|layer| layer.fresh.is_none()) {
+            self.is_there(layer).await?;
+        }
         Ok(())
+    }
+
+    /// That the store has a layer was said by a reference, perhaps long ago: nothing is to name what is gone.
+    async fn is_there(&self, layer: &Ready) -> Result<()> {
+        let StackEntry { layer: id, size, .. } = layer.entry;
+        let gone = |why: String| {
+            let what = format!("the store has a reference to layer {id}, and not its file; --again makes it anew");
+            Err(Error::failed(what, why))
+        };
+        match self.refs.store().stat(&layer_key(&id)).await {
+            // More can stand behind it.
+            Ok(stat) if stat.size >= size => Ok(()),
+            Ok(stat) => gone(format!("the file has {} of {size} bytes", stat.size)),
+            Err(e) => gone(e.to_string()),
+        }
     }
 
     /// A layer file that is there already is left alone, unless it is not what its name says.

@@ -59,6 +59,12 @@ impl Containerd {
         started
     }
 
+    /// Makes an image of the node's store known to it.
+    pub fn pull(&self, node: &Node, image: &str) {
+        let socket = self.socket.to_str().unwrap();
+        node.run(&["pull", image, "--address", socket, "--namespace", &self.namespace]);
+    }
+
     /// Runs its `ctr`.
     pub fn ctr(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(self.programs.join("ctr"));

@@ -41,6 +41,8 @@ pub enum Answer {
     Flip,
     /// It is answered here: status line, header lines, body.
     Reply(&'static str, Vec<String>, Vec<u8>),
+    /// It is answered here, with a body whose length no header tells: it ends with the connection.
+    Bare(Vec<u8>),
     /// It is answered here, by status line and body, with an answer that does not end before the client leaves.
     Hang(&'static str, &'static str),
 }
@@ -133,6 +135,10 @@ fn serve(
             if request.method != "HEAD" {
                 client.write_all(&body)?;
             }
+        }
+        Answer::Bare(body) => {
+            write!(client, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")?;
+            client.write_all(&body)?;
         }
         Answer::Hang(status, body) => {
             io::copy(&mut Read::by_ref(&mut client).take(request.length), &mut io::sink())?;

@@ -37,10 +37,22 @@ pub fn parse_head(bytes: &[u8], expect: Option<&LayerId>) -> Result<Head> {
     Ok(Head { index, metadata })
 }
 
+/// Opens a layer file. A pipe would be waited for.
+pub(super) fn open_file(path: &Path) -> Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let reading = || LayerError::io(format!("reading {}", path.display()));
+    let no_wait = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = File::options().read(true).custom_flags(no_wait).open(path).map_err(reading())?;
+    match file.metadata().map_err(reading())?.is_file() {
+        true => Ok(file),
+        false => Err(reading()(std::io::Error::other("it is not a regular file"))),
+    }
+}
+
 /// The head of the layer file at `path`; its data is not read. Blocks.
 pub fn read_head_file(path: &Path) -> Result<Head> {
     let reading = || LayerError::io(format!("reading {}", path.display()));
-    let file = File::open(path).map_err(reading())?;
+    let file = open_file(path)?;
     let length = Index::of_file(&file)?.head_len();
     let mut bytes = Vec::new();
     file.take(length).read_to_end(&mut bytes).map_err(reading())?;

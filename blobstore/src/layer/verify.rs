@@ -4,9 +4,8 @@ use super::error::{LayerError, Result, malformed};
 use super::format::{self, ChunkEntry};
 use super::id::LayerId;
 use super::index::{Index, Located};
-use super::read::{decode, off_the_runtime, read_head};
+use super::read::{decode, off_the_runtime, open_file, read_head};
 use crate::store::Store;
-use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -32,7 +31,7 @@ pub struct Verified {
 /// layer id, that one. Blocks; memory: the index is mapped, frames are read one by one.
 pub fn verify_file(path: &Path, expect: Option<&LayerId>) -> Result<Verified> {
     let reading = || format!("reading {}", path.display());
-    let file = File::open(path).map_err(LayerError::io(reading()))?;
+    let file = open_file(path)?;
     let size = file.metadata().map_err(LayerError::io(reading()))?.len();
     let index = Index::of_file(&file)?;
     let named = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.parse().ok());

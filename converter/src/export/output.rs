@@ -85,6 +85,9 @@ impl NewDirectory {
                 Some(_) => Err(failed(io::Error::other("the directory is not empty"))),
             },
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                if path.is_symlink() {
+                    return Err(failed(io::Error::other("it is a link that leads nowhere")));
+                }
                 // Without the slashes that it may end in: a rename wants a name.
                 let path: PathBuf = path.components().collect();
                 let temporary = tempfile::Builder::new().prefix(PREFIX).tempdir_in(parent(&path)).map_err(failed)?;

@@ -224,4 +224,8 @@ impl Content for FromSource {
     fn open(&self, at: u64) -> Result<Box<dyn Read + Send>> {
         self.blobs.blob_from(&self.digest, self.size, at)
     }
+
+    fn has_elsewhere(&self, error: &Error) -> bool {
+        self.blobs.has_elsewhere(&self.digest, error)
+    }
 }

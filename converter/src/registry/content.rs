@@ -27,6 +27,11 @@ const STALL: Duration = Duration::from_secs(120);
 pub(crate) trait Content: Send + Sync {
     /// A reader of the bytes from `at` on.
     fn open(&self, at: u64) -> Result<Box<dyn Read + Send>>;
+
+    /// Whether, after this error in reading them, they come from elsewhere when they are read again.
+    fn has_elsewhere(&self, _error: &Error) -> bool {
+        false
+    }
 }
 
 /// Bytes in memory.

@@ -2,14 +2,17 @@
 //!
 //! A task fetches ahead into a channel of a few pieces, so memory is bounded and network and reader work at once. A
 //! connection that breaks is taken up where it broke; patience begins again with every byte. The digest is the reader's to
-//! check.
+//! check; where mirrors may have given bytes, and the blob is read from its start, it is checked here too, before the last
+//! piece: what comes of them is an error then, and `ledger` knows whose.
 
 use super::Repository;
+use super::repository::Part;
 use super::retry::Tries;
 use super::trouble::Trouble;
 use crate::error::Error;
 use blobstore::refs::Digest;
 use bytes::Bytes;
+use sha2::{Digest as _, Sha256};
 use std::io;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, Receiver, Sender};
@@ -28,7 +31,19 @@ pub(crate) struct Download {
 enum State {
     Waiting(Box<Plan>),
     Running(Receiver<Piece>),
+    /// By an error, which is given again to who asks again.
+    Failed(Error),
     Ended,
+}
+
+/// What came so far.
+struct Came {
+    /// The next byte.
+    at: u64,
+    /// Of all before that, where it is checked here.
+    hasher: Option<Sha256>,
+    /// The mirror that gave the last of it.
+    mirror: Option<usize>,
 }
 
 struct Plan {
@@ -51,7 +66,7 @@ impl Plan {
         let runtime = self.runtime.clone();
         runtime.spawn(async move {
             if let Err(trouble) = self.fetch(&sender).await {
-                let error = trouble.into_error(&self.repository.place());
+                let error = trouble.into_error(&self.repository.givers(&self.digest));
                 // Nobody listens any more: then nobody wants to know.
                 let _ = sender.send(Err(error)).await;
             }
@@ -60,12 +75,23 @@ impl Plan {
     }
 
     async fn fetch(&self, to: &Sender<Piece>) -> Result<(), Trouble> {
-        let (mut at, mut tries) = (self.from, Tries::default());
-        while at < self.size {
-            let before = at;
-            let Err(trouble) = self.fetch_on(&mut at, to).await else { return Ok(()) };
-            if at > before {
-                tries.progress();
+        let checked = self.from == 0 && self.repository.has_mirrors();
+        let mut came = Came { at: self.from, hasher: checked.then(Sha256::new), mirror: None };
+        let mut tries = Tries::default();
+        if self.from == 0 {
+            self.repository.ledger().begin(&self.digest);
+        }
+        while came.at < self.size {
+            let before = came.at;
+            let Err(trouble) = self.fetch_on(&mut came, to).await else { return Ok(()) };
+            match came.mirror.take() {
+                // It answers, and gives nothing.
+                Some(mirror) if came.at == before => {
+                    self.repository.leave_out(&self.digest, mirror, &trouble);
+                    continue;
+                }
+                _ if came.at > before => tries.progress(),
+                _ => {}
             }
             tries.pause(trouble).await?;
         }
@@ -73,21 +99,50 @@ impl Plan {
     }
 
     /// One connection's worth. Good only when everything came, or nobody wants it any more.
-    async fn fetch_on(&self, at: &mut u64, to: &Sender<Piece>) -> Result<(), Trouble> {
-        let (mut response, mut skip) = self.repository.blob_from(&self.digest, *at).await?;
+    async fn fetch_on(&self, came: &mut Came, to: &Sender<Piece>) -> Result<(), Trouble> {
+        let Part { mut response, mut skip, mirror } =
+            self.repository.blob_from(&self.digest, self.size, came.at).await?;
+        came.mirror = mirror;
         while let Some(mut piece) = response.chunk().await? {
             let known = usize::try_from(skip).unwrap_or(usize::MAX).min(piece.len());
             skip -= known as u64;
             let piece = piece.split_off(known);
-            *at += piece.len() as u64;
-            if !piece.is_empty() && to.send(Ok(piece)).await.is_err() {
+            if piece.is_empty() {
+                continue;
+            }
+            self.take(came, &piece)?;
+            if to.send(Ok(piece)).await.is_err() {
                 return Ok(());
             }
         }
+        let Came { at, .. } = came;
         match *at < self.size {
             true => Err(Trouble::passing(format!("blob {} ended after {at} of {} bytes", self.digest, self.size))),
             false => Ok(()),
         }
+    }
+
+    /// Looks at a piece before it is given on.
+    fn take(&self, came: &mut Came, piece: &[u8]) -> Result<(), Trouble> {
+        let Self { repository, digest, size, .. } = self;
+        if let Some(mirror) = came.mirror {
+            repository.ledger().gives(digest, mirror);
+        }
+        came.at += piece.len() as u64;
+        if came.at > *size {
+            return Err(Trouble::Refused(format!("blob {digest} has more than its {size} bytes")));
+        }
+        let Some(hasher) = &mut came.hasher else { return Ok(()) };
+        hasher.update(piece);
+        if came.at < *size {
+            return Ok(());
+        }
+        let found = Digest::from_bytes(std::mem::take(hasher).finalize().into());
+        if found != *digest {
+            return Err(Trouble::Refused(format!("digest mismatch: blob {digest} came with the digest {found}")));
+        }
+        repository.ledger().verified(digest);
+        Ok(())
     }
 }
 
@@ -98,11 +153,16 @@ impl io::Read for Download {
             let mut pieces = match std::mem::replace(&mut self.state, State::Ended) {
                 State::Waiting(plan) => plan.run(),
                 State::Running(pieces) => pieces,
+                State::Failed(error) => {
+                    self.state = State::Failed(error.copy());
+                    return Err(io::Error::other(error));
+                }
                 State::Ended => return Ok(0),
             };
-            if let Some(piece) = pieces.blocking_recv() {
-                self.rest = piece.map_err(io::Error::other)?;
-                self.state = State::Running(pieces);
+            match pieces.blocking_recv() {
+                Some(Ok(piece)) => (self.rest, self.state) = (piece, State::Running(pieces)),
+                Some(Err(error)) => self.state = State::Failed(error),
+                None => {}
             }
         }
         let count = self.rest.len().min(buffer.len());

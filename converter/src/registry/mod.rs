@@ -3,11 +3,12 @@
 //! * [`Settings`]: what a user says of registries; `credentials` and `helper`: what `docker login` left.
 //! * `client`: one registry: every request with what it wants (`challenge`, `access`, `token`); `reach`: where it may
 //!   send this machine; `trouble` and `retry`: what went wrong, and whether another try can help.
-//! * [`Repository`]: documents and blobs of one repository, from its mirrors or itself; `download`: a blob as a stream that
-//!   survives broken connections; `upload` and `content`: the other way.
+//! * [`Repository`]: documents and blobs of one repository, from its mirrors or itself; `ledger`: which mirrors are asked for
+//!   a blob; `download`: a blob as a stream that survives broken connections; `upload` and `content`: the other way.
 //!
 //! What a registry says is untrusted: documents are bounded and verified by their digests here, blobs by those who read
-//! them, and nothing that a registry names gets credentials that are not its own.
+//! them (and here where there are mirrors, so that the next is asked), and nothing that a registry names gets credentials that
+//! are not its own.
 
 mod access;
 mod challenge;
@@ -16,6 +17,7 @@ mod content;
 mod credentials;
 mod download;
 mod helper;
+mod ledger;
 mod reach;
 mod repository;
 mod retry;

@@ -3,6 +3,7 @@
 use super::access::Scopes;
 use super::client::Registry;
 use super::download::{self, Download};
+use super::ledger::Ledger;
 use super::retry::retrying;
 use super::trouble::{self, Trouble};
 use super::{HostSettings, Settings};
@@ -23,6 +24,8 @@ pub struct Repository(Arc<Places>);
 struct Places {
     /// Asked first, in this order. What goes wrong there is told of in the log only.
     mirrors: Vec<Registry>,
+    /// What they gave.
+    ledger: Ledger,
     /// The registry itself.
     upstream: Registry,
 }
@@ -47,7 +50,7 @@ impl Repository {
         let files = settings.credential_files.clone();
         let upstream = Registry::new(name.host(), name.repository(), own, files)
             .map_err(|trouble| trouble.into_error(&format!("registry {}", name.host())))?;
-        Ok(Self(Arc::new(Places { mirrors, upstream })))
+        Ok(Self(Arc::new(Places { mirrors, ledger: Ledger::default(), upstream })))
     }
 
     /// The registry itself, where things are pushed to.
@@ -102,7 +105,7 @@ impl Repository {
             for mirror in &self.0.mirrors {
                 match whole(mirror, what, digest).await {
                     Ok(root) => return Ok(root),
-                    Err(error) => pass_over(mirror, &error),
+                    Err(error) => pass_over(mirror, what, &error),
                 }
             }
             whole(&self.0.upstream, what, digest).await
@@ -115,17 +118,63 @@ impl Repository {
         download::start(self.clone(), *digest, size, from, runtime)
     }
 
-    /// The answer to a request for a blob from the byte `from` on, and how many bytes of it are before that.
-    pub(super) async fn blob_from(&self, digest: &Digest, from: u64) -> std::result::Result<(Response, u64), Trouble> {
+    /// A blob of `size` bytes from the byte `from` on, from the first that has it.
+    pub(super) async fn blob_from(&self, digest: &Digest, size: u64, from: u64) -> std::result::Result<Part, Trouble> {
         let what = format!("blobs/{digest}");
-        for mirror in &self.0.mirrors {
-            match part(mirror, &what, from).await {
-                Ok(found) => return Ok(found),
-                Err(error) => pass_over(mirror, &error),
+        for (number, mirror) in self.0.mirrors.iter().enumerate() {
+            if self.0.ledger.is_left_out(digest, number) {
+                continue;
+            }
+            match part(mirror, &what, size, from).await {
+                Ok(part) => return Ok(Part { mirror: Some(number), ..part }),
+                Err(error) => pass_over(mirror, &what, &error),
             }
         }
-        part(&self.0.upstream, &what, from).await
+        part(&self.0.upstream, &what, size, from).await
     }
+
+    /// Whether a blob can come from somewhere else than the registry itself.
+    pub(super) fn has_mirrors(&self) -> bool {
+        !self.0.mirrors.is_empty()
+    }
+
+    /// What its mirrors gave.
+    pub(super) fn ledger(&self) -> &Ledger {
+        &self.0.ledger
+    }
+
+    /// Does not ask a mirror for a blob any more.
+    pub(super) fn leave_out(&self, digest: &Digest, mirror: usize, trouble: &Trouble) {
+        self.0.ledger.leave_out(digest, mirror);
+        pass_over(&self.0.mirrors[mirror], &format!("blobs/{digest}"), trouble);
+    }
+
+    /// Who gave what there is of a blob, for messages.
+    pub(super) fn givers(&self, digest: &Digest) -> String {
+        let mirrors = self.0.ledger.gave(digest).into_iter().map(|number| self.0.mirrors[number].place());
+        let places: Vec<String> = mirrors.collect();
+        if places.is_empty() { self.place() } else { places.join(" and ") }
+    }
+
+    /// Whether bytes of a blob that was refused came from mirrors, and may be better when it is read again: those mirrors
+    /// are not asked for it any more.
+    pub(crate) fn blames_mirrors(&self, digest: &Digest, error: &Error) -> bool {
+        let blamed = self.0.ledger.blame(digest);
+        for &number in &blamed {
+            let mirror = self.0.mirrors[number].place();
+            tracing::warn!(mirror, blob = %digest, %error, "what a mirror gave is not used: the next is asked");
+        }
+        !blamed.is_empty()
+    }
+}
+
+/// An answer that gives a blob from some byte on.
+pub(super) struct Part {
+    pub(super) response: Response,
+    /// Bytes in front of those that were asked for.
+    pub(super) skip: u64,
+    /// The mirror that gives it; else it is the registry itself.
+    pub(super) mirror: Option<usize>,
 }
 
 /// Where a document is: an index or a manifest by its media type, any other is a blob.
@@ -134,8 +183,8 @@ fn path(digest: &Digest, media_type: &str) -> String {
     format!("{room}/{digest}")
 }
 
-fn pass_over(mirror: &Registry, error: &Trouble) {
-    tracing::warn!(mirror = mirror.place(), %error, "a mirror is passed over");
+fn pass_over(mirror: &Registry, what: &str, error: &Trouble) {
+    tracing::warn!(mirror = mirror.place(), what, %error, "a mirror is passed over");
 }
 
 /// A mirror, with its own settings.
@@ -208,14 +257,21 @@ async fn whole(registry: &Registry, what: &str, digest: Option<&Digest>) -> std:
     }
 }
 
-/// The answer to a request for a blob from a byte on, and how many bytes of it are before that.
-async fn part(registry: &Registry, what: &str, from: u64) -> std::result::Result<(Response, u64), Trouble> {
+/// A blob of `size` bytes from a byte on. One that is announced with another size is not the blob.
+async fn part(registry: &Registry, what: &str, size: u64, from: u64) -> std::result::Result<Part, Trouble> {
     let response = fetch(registry, what, (from > 0).then_some(from)).await?;
-    match response.status() {
-        StatusCode::PARTIAL_CONTENT if starts_at(&response) == Some(from) => Ok((response, 0)),
+    let skip = match response.status() {
+        StatusCode::PARTIAL_CONTENT if starts_at(&response) == Some(from) => 0,
         StatusCode::PARTIAL_CONTENT => {
-            Err(Trouble::passing(format!("{what}: not the range from byte {from} was sent")))
+            return Err(Trouble::passing(format!("{what}: not the range from byte {from} was sent")));
         }
-        _ => Ok((response, from)),
+        _ => from,
+    };
+    let wanted = size - (from - skip);
+    match response.content_length() {
+        Some(length) if length != wanted => {
+            Err(Trouble::Refused(format!("{what} is sent as {length} bytes, and {wanted} are expected")))
+        }
+        _ => Ok(Part { response, skip, mirror: None }),
     }
 }

@@ -110,7 +110,13 @@ impl Upload<'_> {
         }
         let (mut tries, mut furthest) = (Tries::default(), 0);
         while let Err(trouble) = self.send().await {
-            tries.pause(trouble).await?;
+            match trouble {
+                Trouble::Source(error) if self.blob.content.has_elsewhere(&error) => {
+                    self.session = None;
+                    continue;
+                }
+                trouble => tries.pause(trouble).await?,
+            }
             // The answer may have been lost, and not the blob.
             if self.is_there().await.unwrap_or(false) {
                 break;

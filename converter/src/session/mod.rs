@@ -8,7 +8,7 @@
 //! Layer files wait in a stage: nothing is written to the store before all of the source was converted, so a refused
 //! source leaves nothing behind. What is written then, and in which order, is `publish`'s.
 
-use crate::below::{self, Below};
+use crate::below::Below;
 use crate::build::{self, Input, Made, Settings};
 use crate::collapse::{Collapsed, Collapser};
 use crate::error::{Error, Result, store};
@@ -112,7 +112,8 @@ impl<'a> Session<'a> {
     async fn single(&self, input: Input, name: &str, bytes: Option<u64>) -> Result<Report> {
         let started = Instant::now();
         self.tell(&Event::Started { layer: name, bytes });
-        let (made, below) = self.build(input, Below::default()).await.map_err(|e| e.in_layer(name))?;
+        let (made, below) = self.build(input, Below::default()).await?;
+        let made = made.map_err(|e| e.in_layer(name))?;
         let diff_id = made.diff_id();
         let report = report(&made, None, diff_id, &below, started);
         let layer = fresh(made, None, report);
@@ -213,12 +214,11 @@ impl<'a> Session<'a> {
         slot: Option<&Slot>,
     ) -> Result<(Ready, Below)> {
         let started = Instant::now();
-        self.tell(&Event::Started { layer: &layer.digest.to_string(), bytes: Some(layer.size) });
-        let mut blob = self.with_progress(blobs.blob(layer)?);
-        if let Some(slot) = slot {
-            blob.stream = Box::new(slot.signing(blob.stream));
+        let (mut made, mut below) = self.build_image_layer(layer, blobs, below, slot).await?;
+        while made.as_ref().is_err_and(|error| blobs.has_elsewhere(&layer.digest, error)) {
+            (made, below) = self.build_image_layer(layer, blobs, below, slot).await?;
         }
-        let (made, below) = self.build(Input::Layer(blob, layer.clone()), below).await?;
+        let made = made?;
         if let Some(slot) = slot {
             slot.keep(&made, &self.settings.stage);
         }
@@ -233,15 +233,32 @@ impl<'a> Session<'a> {
         OpenBlob { stream, ..blob }
     }
 
-    /// Makes a layer and lays it over the tree below.
-    async fn build(&self, input: Input, below: Below) -> Result<(Made, Below)> {
-        let (settings, runtime) = (self.settings.clone(), Handle::current());
-        let work = move || build::build(input, &below, &settings, &runtime).map(|made| (made, below));
-        let done = spawn_blocking(work).await.map_err(thread)?;
-        let (made, mut below) = done.map_err(|e| self.no_room(e))?;
-        let (body, tree) = below::open(&self.staged, &made.entry).await?;
-        below.push(body, &tree, made.entry.root_opaque);
-        Ok((made, below))
+    async fn build_image_layer(
+        &self,
+        layer: &LayerBlob,
+        blobs: &Blobs,
+        below: Below,
+        slot: Option<&Slot>,
+    ) -> Result<(Result<Made>, Below)> {
+        self.tell(&Event::Started { layer: &layer.digest.to_string(), bytes: Some(layer.size) });
+        let mut blob = self.with_progress(blobs.blob(layer)?);
+        if let Some(slot) = slot {
+            blob.stream = Box::new(slot.signing(blob.stream));
+        }
+        self.build(Input::Layer(blob, layer.clone()), below).await
+    }
+
+    /// Makes a layer and lays it over the tree below, which comes back as it was where that fails.
+    async fn build(&self, input: Input, mut below: Below) -> Result<(Result<Made>, Below)> {
+        let (settings, staged, runtime) = (self.settings.clone(), self.staged.clone(), Handle::current());
+        // All in one thread: the allocator gives what one has freed to no other.
+        let work = move || {
+            let made = build::build(input, &below, &settings, &runtime);
+            let laid = made.and_then(|made| runtime.block_on(below.load(&staged, &made.entry)).map(|()| made));
+            (laid, below)
+        };
+        let (made, below) = spawn_blocking(work).await.map_err(thread)?;
+        Ok((made.map_err(|e| self.no_room(e)), below))
     }
 
     /// Says what can be done where the work directory is full. What the layer took there is free again by now.

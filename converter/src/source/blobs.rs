@@ -40,7 +40,13 @@ impl Blobs {
     /// The files of a tar file.
     pub fn archive(path: &Path) -> Result<Self> {
         let failed = |e| Error::failed(path.display().to_string(), e);
-        let mut file = io::BufReader::new(File::open(path).map_err(failed)?);
+        let file = open_regular(path).map_err(failed)?.ok_or_else(|| {
+            Error::refused(format!(
+                "{} is not a regular file: an archive is read in place, more than once",
+                path.display()
+            ))
+        })?;
+        let mut file = io::BufReader::new(file);
         if let Some(name) = compression(file.fill_buf().map_err(failed)?) {
             let what = format!("{} is compressed by {name}: decompress it first, it is read in place", path.display());
             return Err(Error::refused(what));
@@ -154,6 +160,15 @@ impl Blobs {
         }
     }
 
+    /// Whether a blob comes from elsewhere when it is read again: what was read came from a registry's mirror, and was refused
+    /// with this error.
+    pub(crate) fn has_elsewhere(&self, digest: &Digest, error: &Error) -> bool {
+        match self {
+            Self::Registry { repository, .. } => error.is_refusal() && repository.blames_mirrors(digest, error),
+            _ => false,
+        }
+    }
+
     /// Whether a blob is known not to be there: what a registry has is not known before it is asked.
     pub(crate) fn lacks(&self, digest: &Digest) -> bool {
         !matches!(self, Self::Registry { .. }) && !self.has(&blob_path(digest))
@@ -224,7 +239,8 @@ fn follow(members: &mut HashMap<String, (u64, u64)>, links: Vec<(TreePath, Optio
     }
 }
 
-/// A file of a layout, if it is a regular one: a layout can be unpacked from anywhere, and a pipe in it would be waited for.
+/// A file of a layout, or an archive, if it is a regular one: a layout can be unpacked from anywhere, and a pipe in it would be
+/// waited for.
 fn open_regular(path: &Path) -> io::Result<Option<File>> {
     use std::os::unix::fs::OpenOptionsExt;
     let no_wait = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();

@@ -119,11 +119,15 @@ fn forms(text: &str) -> String {
     )
 }
 
-/// The path and the reference behind it; the whole is a path if something of that name exists.
+/// The path and the reference behind it. Both may have colons: the path is the longest that exists, else what is before the
+/// first.
 fn split_reference(rest: &str) -> (PathBuf, Option<String>) {
-    match rest.split_once(':') {
-        Some((path, reference)) if !Path::new(rest).exists() && !path.is_empty() => {
-            (path.into(), (!reference.is_empty()).then(|| reference.to_owned()))
+    let colons = || rest.match_indices(':').map(|(at, _)| at).filter(|&at| at > 0);
+    let longest = colons().rev().find(|&at| Path::new(&rest[..at]).exists());
+    match longest.or_else(|| colons().next()) {
+        Some(at) if !Path::new(rest).exists() => {
+            let reference = &rest[at + 1..];
+            (rest[..at].into(), (!reference.is_empty()).then(|| reference.to_owned()))
         }
         _ => (rest.into(), None),
     }
