@@ -4,15 +4,15 @@ use crate::assume::assume;
 use crate::below::Below;
 use crate::chunk_size::ChunkSize;
 use crate::contents::StoredContents;
-use crate::entries::read_entries;
-use crate::error::{Error, Result};
+use crate::entries::{read_directory, read_entries};
+use crate::error::{Error, Result, unwritable};
 use crate::pack::{Plan, Spool, plan};
-use crate::source::{LayerBlob, LayerStream, OpenBlob, ReadSums, read_directory};
+use crate::source::{LayerBlob, LayerStream, OpenBlob, ReadSums};
 use crate::tar::Reader;
 use crate::tree::{Settled, Upper};
 use blobstore::layer::{Flags, Front, Options as WriterOptions, Section, Summary, WRITER_GENERATION, Writer, format};
 use blobstore::refs::{Assume, Digest, StackEntry, layer_key};
-use erofs::{Expect, Metadata, NodeId, Tree, WriteError};
+use erofs::{Expect, Metadata, NodeId, Tree};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -252,15 +252,6 @@ fn properties(root_opaque: bool, assumes: &[Assume]) -> Result<(Flags, Vec<Secti
 
 fn create(path: &Path) -> Result<File> {
     File::create(path).map_err(|e| Error::failed(path.display().to_string(), e))
-}
-
-/// What EROFS cannot hold is the input's fault.
-pub(crate) fn unwritable(error: WriteError) -> Error {
-    let refused = Error::refused(error.to_string());
-    match &error {
-        WriteError::Xattr { path, .. } | WriteError::Node { path, .. } => refused.at(path),
-        WriteError::TooLarge { .. } => refused,
-    }
 }
 
 impl Made {

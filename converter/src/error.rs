@@ -3,6 +3,7 @@
 //! [`Error::Refused`] means that the input is malformed, hostile or not supported: another try gives the same answer,
 //! and nothing was written. [`Error::Failed`] means that the work failed: input or output, or the store.
 
+use erofs::WriteError;
 use std::fmt;
 use std::io;
 
@@ -144,6 +145,15 @@ fn printable(what: String) -> String {
 /// A failure of the store's references.
 pub(crate) fn store(error: blobstore::refs::Error) -> Error {
     Error::failed("the store's references", error)
+}
+
+/// What EROFS cannot hold is the input's fault.
+pub(crate) fn unwritable(error: WriteError) -> Error {
+    let refused = Error::refused(error.to_string());
+    match &error {
+        WriteError::Xattr { path, .. } | WriteError::Node { path, .. } => refused.at(path),
+        WriteError::TooLarge { .. } => refused,
+    }
 }
 
 /// A byte string for messages: printable text as it is, the rest escaped.

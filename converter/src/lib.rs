@@ -1,14 +1,18 @@
 //! OCI images, tar files and directories to Lamina layers.
 //!
+//! * [`options`]: what may be asked of a conversion ([`ChunkSize`]); [`progress`] and [`report`]: what is told of it, while
+//!   it runs and at its end. * [`error`]: what can go wrong. * [`limits`]: how much an input may ask for.
 //! * [`source`]: where layers come from: image layouts, registries, tar files, directories; every digest checked.
 //! * [`media_type`]: by what images name their parts. * [`registry`]: how registries are spoken to.
-//! * [`tar`]: a tar stream of any dialect as plain entries.
-//! * [`read_entries`]: all of a tar, into a tree and a spool of contents.
-//! * [`limits`]: how much an input may ask for. * [`ChunkSize`]: what may be asked of a conversion.
-//! * [`tree`]: a layer's entries applied to the tree below it, in overlayfs's own form.
-//! * [`pack`]: file contents to the data space, cut into chunks.
 //! * [`convert`](mod@convert): all of it in order, `session` layer by layer; `work`: where layers wait, and are kept for
-//!   others; `publish`: the references in the store.
+//!   others; `publish`: the references in the store; `ready`: layers that can be published.
+//! * `build`: one layer, from its input to its file, with the rooms that follow.
+//! * [`tar`]: a tar stream of any dialect as plain entries.
+//! * [`read_entries`] and what else is in `entries`: all of a tar or a directory, into a tree and a spool of contents.
+//! * [`tree`]: a layer's entries applied to the tree below it, in overlayfs's own form; `assume`: what a layer took from
+//!   there, as references say it.
+//! * [`pack`]: file contents to the data space, cut into chunks.
+//! * `below`: stored layers as the tree that the next one lies over; `contents`: the bytes of their files.
 //! * `collapse`: fewer layers that show the same.
 //! * `push`: to a registry, beside the original.
 //! * [`export`](mod@export): back to an image, a tar or a directory.

@@ -5,9 +5,8 @@
 
 use super::Work;
 use super::view::View;
-use crate::build::unwritable;
 use crate::contents::Run;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, unwritable};
 use erofs::{BLOCK, Content, Expect, Kind, Tree};
 use std::collections::HashMap;
 use std::fs::File;

@@ -1,16 +1,14 @@
-//! Where images and trees come from, as one form: layers that are tar streams, or a directory.
+//! Where images and trees come from, as one form: layers that are tar streams, or a directory's path.
 //!
 //! * `open`: a source by its kind. * `layout`, `docker`, `remote`: from what a user names to an index or a manifest;
 //!   `image`: from there to images, `platform`: to which of them; `document`: what indexes, manifests and configs say.
 //! * `blobs`: where bytes are; `stream`: a layer's blob as its tar, by way of `gzip`, `hashing` and `ahead`.
-//! * `directory`: what a directory holds, as a layer.
 //!
 //! Everything here is untrusted: digests and sizes are checked while bytes are read, documents are bounded, names of
 //! blobs are digests and nothing else.
 
 mod ahead;
 mod blobs;
-mod directory;
 mod docker;
 mod document;
 mod gzip;
@@ -23,7 +21,6 @@ mod remote;
 mod stream;
 
 pub use blobs::{Blobs, OpenBlob};
-pub use directory::read_directory;
 pub use docker::open as open_docker;
 pub use document::LayerBlob;
 pub(crate) use document::{Descriptor, MOUNTABLE, WirePlatform, parse};

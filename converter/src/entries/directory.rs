@@ -36,7 +36,7 @@ struct Pending {
 }
 
 /// Adds what a directory holds to a layer; how many entries that is.
-pub fn read_directory(directory: &Path, upper: &mut Upper, spool: &mut Spool) -> Result<u64> {
+pub(crate) fn read_directory(directory: &Path, upper: &mut Upper, spool: &mut Spool) -> Result<u64> {
     let root = fs::open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| Error::failed(directory.display().to_string(), std::io::Error::from(e)))?;
     let mut walker = Walker { upper, spool, linked: HashMap::new(), budget: Budget::default() };
