@@ -128,5 +128,5 @@ impl Upper {
 
 /// Cannot happen: links are resolved before anything asks; an error is better than a panic all the same.
 pub(super) fn unresolved() -> Error {
-    Error::refused("a hard link that was not resolved")
+    Error::failed("applying the layer", "a hard link was not resolved")
 }
