@@ -6,8 +6,9 @@
 //! a layer that was used again where it does not fit.
 
 use crate::below::Below;
-use crate::contents::StoredContents;
+use crate::contents::{StoredContents, runs};
 use crate::error::{Error, Result};
+use crate::model::content::ContentHash;
 use crate::model::{Inode, Kind, Model};
 use crate::options::Options;
 use crate::ready::chain_ids;
@@ -16,6 +17,7 @@ use crate::tar::Reader;
 use crate::tree::Merged;
 use blobstore::layer::verify_object;
 use blobstore::refs::{Digest, Refs, Stacks, layer_key};
+use erofs::Content;
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
 use std::path::Path;
@@ -173,6 +175,20 @@ impl Comparison {
     }
 }
 
+/// A hash of a file's bytes, as [`ContentHash`] takes it.
+pub(crate) fn content_hash(contents: &mut StoredContents<'_>, layer: usize, content: &Content) -> Result<[u8; 32]> {
+    let mut hash = ContentHash::new(content.size());
+    for run in runs(content) {
+        let mut at = run.offset;
+        contents.read(layer, &run, &mut |piece| {
+            hash.write(at, piece);
+            at += piece.len() as u64;
+            Ok(())
+        })?;
+    }
+    Ok(hash.finish())
+}
+
 /// The tree of the store, every file's contents read.
 pub(crate) fn shown(merged: &Merged, contents: &mut StoredContents<'_>) -> Result<Model> {
     let mut model = Model::default();
@@ -191,7 +207,7 @@ pub(crate) fn shown(merged: &Merged, contents: &mut StoredContents<'_>) -> Resul
         }
         let kind = match &node.kind {
             erofs::Kind::File(content) => {
-                Kind::File { size: content.size(), content: contents.hash(node.layer, content)? }
+                Kind::File { size: content.size(), content: content_hash(contents, node.layer, content)? }
             }
             erofs::Kind::Directory => Kind::Directory,
             erofs::Kind::Symlink(target) => Kind::Symlink(target.clone()),

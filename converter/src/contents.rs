@@ -5,7 +5,6 @@
 
 use crate::below::Body;
 use crate::error::{Error, Result};
-use crate::model::content::ContentHash;
 use crate::pack::Spool;
 use crate::tar::{Extent, Shape};
 use crate::tree::Placed;
@@ -86,20 +85,6 @@ impl<'a> StoredContents<'a> {
             left = left.after(piece.len() as u64);
         }
         Ok(())
-    }
-
-    /// A hash of a file's bytes, as [`ContentHash`] takes it.
-    pub(crate) fn hash(&mut self, layer: usize, content: &Content) -> Result<[u8; 32]> {
-        let mut hash = ContentHash::new(content.size());
-        for run in runs(content) {
-            let mut at = run.offset;
-            self.read(layer, &run, &mut |piece| {
-                hash.write(at, piece);
-                at += piece.len() as u64;
-                Ok(())
-            })?;
-        }
-        Ok(hash.finish())
     }
 
     /// Copies a file's contents into a spool; its number there.

@@ -1,6 +1,7 @@
 //! That two stacks show the same.
 
 use crate::below::Below;
+use crate::compare::content_hash;
 use crate::contents::StoredContents;
 use crate::error::{Result, show};
 use crate::tree::NodeId;
@@ -90,6 +91,7 @@ impl Pair<'_> {
     }
 
     fn same_contents(&mut self, one: (usize, &Content), other: (usize, &Content)) -> Result<bool> {
-        Ok(self.contents.0.hash(one.0, one.1)? == self.contents.1.hash(other.0, other.1)?)
+        let (ours, theirs) = &mut self.contents;
+        Ok(content_hash(ours, one.0, one.1)? == content_hash(theirs, other.0, other.1)?)
     }
 }
