@@ -7,16 +7,16 @@
 
 use crate::below::Below;
 use crate::contents::{StoredContents, runs};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, store};
 use crate::model::content::ContentHash;
 use crate::model::{Inode, Kind, Model};
-use crate::options::Options;
 use crate::ready::chain_ids;
-use crate::source::{Blobs, Image, LayerBlob, LayerStream, Opened, ReadSums, Source, open};
+use crate::registry;
+use crate::source::{Blobs, Image, LayerBlob, LayerStream, Opened, Platforms, ReadSums, Source, open};
 use crate::tar::Reader;
 use crate::tree::Merged;
 use blobstore::layer::verify_object;
-use blobstore::refs::{Digest, Refs, Stacks, layer_key};
+use blobstore::refs::{Digest, Refs, Stacks, TagName, layer_key};
 use erofs::Content;
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
@@ -49,19 +49,25 @@ struct Original {
     chain_id: Option<Digest>,
 }
 
-/// Compares what the store has for a source with the source; for a tar or a directory, what the tag of `options` has,
-/// if there is one.
+/// Compares what the store has for a source with the source: for `platforms` of an image, from `registries` where it lies in one.
+/// With a tag, it is what the tag has that is compared; a directory needs one.
 ///
 /// # Errors
 /// [`Error::Failed`] also where the store has nothing for the source, or damaged layers.
-pub async fn compare(refs: &Refs, source: &Source, options: &Options) -> Result<Comparison> {
-    let opened = open(source, &options.platforms, &options.registries).await?;
+pub async fn compare(
+    refs: &Refs,
+    source: &Source,
+    platforms: &Platforms,
+    registries: &registry::Settings,
+    tag: Option<&TagName>,
+) -> Result<Comparison> {
+    let opened = open(source, platforms, registries).await?;
     let originals = tokio::task::spawn_blocking(move || originals(opened))
         .await
         .map_err(|e| Error::failed("reading the source", e))??;
     let mut found = Comparison::default();
     for original in originals {
-        let Stacks { plain, collapsed } = stored(refs, &original, options).await?;
+        let Stacks { plain, collapsed } = stored(refs, &original, tag).await?;
         let (model, mut verified) = (Arc::new(original.model), HashSet::new());
         for stack in [Some(plain), collapsed].into_iter().flatten() {
             let mut below = Below::default();
@@ -132,15 +138,14 @@ fn apply(model: &mut Model, blob: Box<dyn Read + Send>, layer: Option<&LayerBlob
 }
 
 /// The stacks that the store has for a tree of the source.
-async fn stored(refs: &Refs, original: &Original, options: &Options) -> Result<Stacks> {
-    let failed = |e| Error::failed("the store's references", e);
-    let stacks = match (&options.tag, original.chain_id) {
+async fn stored(refs: &Refs, original: &Original, tag: Option<&TagName>) -> Result<Stacks> {
+    let stacks = match (tag, original.chain_id) {
         (Some(tag), _) => {
-            let tag = refs.tag(tag).await.map_err(failed)?;
+            let tag = refs.tag(tag).await.map_err(store)?;
             tag.map(|tag| Stacks { plain: tag.stack, collapsed: tag.collapsed })
         }
         (None, Some(chain_id)) => {
-            let chain = refs.chain(&chain_id).await.map_err(failed)?;
+            let chain = refs.chain(&chain_id).await.map_err(store)?;
             chain.map(|chain| Stacks { plain: chain.stack, collapsed: chain.collapsed })
         }
         (None, None) => {

@@ -185,10 +185,10 @@ async fn a_comparison_finds_nothing_after_a_conversion_and_a_wrong_stack_by_name
     let options = Options { platforms: "linux/amd64".parse().unwrap(), ..Options::default() };
     let layout = Layout::new();
     layout.image(&[&[dir("d", 7), file("d/f", b"1"), link("g", "d/f")], &[file("d/h", b"2")]], "linux/amd64", "a");
-    let error = converter::compare(&store.refs, &layout.source(), &options).await.unwrap_err();
+    let error = store.compare(&layout.source(), &options).await.unwrap_err();
     assert!(!error.is_refusal() && error.to_string().contains("not converted"), "{error}");
     let report = store.convert(&layout.source(), &options).await.unwrap();
-    let found = converter::compare(&store.refs, &layout.source(), &options).await.unwrap();
+    let found = store.compare(&layout.source(), &options).await.unwrap();
     assert_eq!((found.layers, found.names, found.count), (2, 5, 0), "{found:?}");
 
     let other = Layout::new();
@@ -199,7 +199,7 @@ async fn a_comparison_finds_nothing_after_a_conversion_and_a_wrong_stack_by_name
     let chain_id = report.images[0].layers[1].chain_id.as_ref().unwrap().parse().unwrap();
     let wrong = blobstore::refs::Chain { chain_id, stack: wrong.unwrap().stack, collapsed: None };
     store.refs.replace_chain(&wrong).await.unwrap();
-    let found = converter::compare(&store.refs, &layout.source(), &options).await.unwrap();
+    let found = store.compare(&layout.source(), &options).await.unwrap();
     let text = found.differences.join("\n");
     for part in [
         "/x: is missing in the source",

@@ -6,8 +6,8 @@ use crate::failure::Failure;
 use crate::output;
 use crate::registries;
 use blobstore::layer::{Verified, verify_file, verify_object};
-use blobstore::refs::{Name, layer_key};
-use converter::{Options, Source};
+use blobstore::refs::{Name, TagName, layer_key};
+use converter::{Platforms, Source};
 use serde_json::json;
 
 pub(super) async fn run(context: &Context, arguments: &Verify) -> Result<(), Failure> {
@@ -40,15 +40,12 @@ async fn compare(context: &Context, arguments: &Verify) -> Result<(), Failure> {
         return Err(Failure::usage("--tag is needed: under which tag was the directory converted?"));
     }
     let registries = registries::settings(&context.config);
-    let mut options = Options { registries, ..Options::default() };
-    if let Some(tag) = &arguments.tag {
-        options.tag = Some(tag.trim_start_matches("tag:").parse().map_err(|e| usage(&e))?);
-    }
-    if let Some(platform) = &arguments.platform {
-        options.platforms = platform.parse().map_err(|e| usage(&e))?;
-    }
+    let tag = arguments.tag.as_ref().map(|tag| tag.trim_start_matches("tag:").parse::<TagName>());
+    let tag = tag.transpose().map_err(|e| usage(&e))?;
+    let platforms = arguments.platform.as_ref().map(|platform| platform.parse::<Platforms>());
+    let platforms = platforms.transpose().map_err(|e| usage(&e))?.unwrap_or_default();
     let refs = context.refs()?;
-    let found = converter::compare(&refs, &source, &options).await?;
+    let found = converter::compare(&refs, &source, &platforms, &registries, tag.as_ref()).await?;
     if context.json {
         output::json(&found)?;
     } else {

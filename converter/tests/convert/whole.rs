@@ -36,7 +36,7 @@ async fn a_layer_that_is_twice_in_an_image_is_converted_once() {
         assert_eq!(layers[0].entries, layers[2].entries);
     }
     let options = with("linux/amd64");
-    let found = converter::compare(&store.refs, &layout.source(), &options).await.unwrap();
+    let found = store.compare(&layout.source(), &options).await.unwrap();
     assert_eq!(found.count, 0, "{found:?}");
 }
 
@@ -68,7 +68,7 @@ async fn every_platform_of_an_index_is_converted_and_what_they_share_once() {
         let refs = Refs::new(store.refs.store().clone()).with_platform(platform_of(platform));
         let chosen = refs.choose_manifest(&report.digest.clone().unwrap().parse().unwrap()).await.unwrap().unwrap();
         assert_eq!(chosen.digest.to_string(), *manifest);
-        let found = converter::compare(&store.refs, &layout.source(), &with(platform)).await.unwrap();
+        let found = store.compare(&layout.source(), &with(platform)).await.unwrap();
         assert_eq!(found.count, 0, "{found:?}");
     }
     // One platform alone finds its layers there.

@@ -2,7 +2,7 @@
 
 use blobstore::refs::{Digest, Refs, StackEntry, layer_key};
 use blobstore::store;
-use converter::{Options, Report, Result, Source};
+use converter::{Comparison, Options, Report, Result, Source};
 use erofs::{Content, Image};
 use std::io::Read;
 use std::path::Path;
@@ -229,6 +229,12 @@ impl Store {
         let host = converter::Platforms::default();
         let platforms = if options.platforms == host { amd64 } else { options.platforms.clone() };
         converter::convert(&self.refs, source, work, &Options { platforms, ..options.clone() }).await
+    }
+
+    /// What is converted of a source, compared with it.
+    pub(crate) async fn compare(&self, source: &Source, options: &Options) -> Result<Comparison> {
+        let Options { platforms, registries, tag, .. } = options;
+        converter::compare(&self.refs, source, platforms, registries, tag.as_ref()).await
     }
 
     /// The top layer of the first image.
