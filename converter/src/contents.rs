@@ -9,11 +9,9 @@ use crate::pack::Spool;
 use crate::tar::{Extent, Shape};
 use crate::tree::Placed;
 use blobstore::layer::Located;
-use erofs::{BLOCK, Content};
+use erofs::{BLOCK_U64, Content};
 use std::collections::HashMap;
 use tokio::runtime::Handle;
-
-const BLOCK_U64: u64 = BLOCK as u64;
 
 /// Most bytes of chunks that are kept.
 const KEPT: usize = 64 << 20;

@@ -6,8 +6,7 @@ use crate::registry;
 use crate::source::Platforms;
 use blobstore::refs::{ImageName, TagKind, TagName};
 
-/// zstd's level, unless the caller asks for another.
-pub const LEVEL: i32 = 3;
+pub use blobstore::layer::LEVEL;
 
 /// How to convert.
 #[derive(Clone)]

@@ -48,4 +48,4 @@ pub use xattr::XattrProblem;
 pub const BLOCK: usize = 4096;
 
 /// [`BLOCK`] in the type of addresses.
-pub(crate) const BLOCK_U64: u64 = BLOCK as u64;
+pub const BLOCK_U64: u64 = BLOCK as u64;

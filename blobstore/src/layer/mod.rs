@@ -31,4 +31,4 @@ pub use map::map_file;
 pub use read::{Head, decode, parse_head, read_head, read_head_file, read_index};
 pub use verify::{Verified, verify_file, verify_object};
 pub use walk::walk;
-pub use write::{Front, Options, Section, Summary, Writer};
+pub use write::{Front, LEVEL, Options, Section, Summary, Writer};

@@ -15,6 +15,9 @@ use super::writeback::Writeback;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+/// zstd's level, unless somebody asks for another.
+pub const LEVEL: i32 = 3;
+
 /// How a layer is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
@@ -25,9 +28,9 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Level 3, one thread a processor.
+    /// [`LEVEL`], one thread a processor.
     fn default() -> Self {
-        Self { level: 3, threads: std::thread::available_parallelism().map_or(1, usize::from) }
+        Self { level: LEVEL, threads: std::thread::available_parallelism().map_or(1, usize::from) }
     }
 }
 

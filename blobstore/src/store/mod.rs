@@ -46,6 +46,10 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+/// Longest object that is read whole over the network: the small ones are meant, and this is some hundred times the
+/// largest of them.
+const WHOLE_MAX: u64 = 256 << 20;
+
 /// What a store says of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat {

@@ -10,7 +10,7 @@ use super::client::{CONNECT, STALL, Wanted, client};
 use super::identity::Identities;
 use super::refusal::{Refusal, TOLD_MAX, no_answer};
 use super::settings::Settings;
-use super::{Result, Stat, Store, StoreError, check_key, check_prefix};
+use super::{Result, Stat, Store, StoreError, WHOLE_MAX, check_key, check_prefix};
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, HeaderName, IF_MATCH, LAST_MODIFIED, RANGE};
@@ -22,9 +22,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::time::timeout;
-
-/// Longest object that is read whole: the small ones are meant, and this is some hundred times the largest of them.
-const WHOLE_MAX: u64 = 256 << 20;
 
 const REDIRECTS_MAX: usize = 5;
 

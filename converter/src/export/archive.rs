@@ -9,15 +9,12 @@ use super::pax::{self, Described};
 use super::view::View;
 use crate::contents::{Run, runs};
 use crate::error::{Error, Result};
-use crate::tar::WHITEOUT;
+use crate::tar::{PATH_MAX, WHITEOUT};
 use crate::tree::OPAQUE;
 use erofs::{Attributes, Content, Kind, NodeId, Visit};
 use std::collections::HashMap;
 use std::io::Write;
 use tar::EntryType;
-
-/// What the converter takes as a path.
-const PATH_MAX: usize = 4095;
 
 /// Writes the tar; bytes of it.
 pub(super) fn write(view: &View, work: &mut Work<'_>, out: &mut dyn Write) -> Result<u64> {

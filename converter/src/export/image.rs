@@ -7,12 +7,10 @@ use super::Work;
 use super::view::View;
 use crate::contents::Run;
 use crate::error::{Error, Result, unwritable};
-use erofs::{BLOCK, Content, Expect, Kind, Tree};
+use erofs::{BLOCK_U64, Content, Expect, Kind, Tree};
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-
-const BLOCK_U64: u64 = BLOCK as u64;
 
 /// A run of a layer's data and the block of the image's data that it goes to.
 struct Copy {

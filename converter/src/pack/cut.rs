@@ -8,9 +8,7 @@
 
 use super::hash::RUN_MIN;
 use super::item::Body;
-
-/// The most that a chunk may hold.
-const CHUNK_MAX: u64 = 8 << 20;
+use blobstore::layer::format::MAX_FRAME;
 
 /// Takes the bodies in path order and gives the chunks' lengths.
 #[derive(Debug)]
@@ -44,7 +42,7 @@ impl Cutter {
         while offset < length {
             let zeros = zeros_at(zeros, offset);
             let chunk = match zeros >= self.target.max(RUN_MIN) {
-                true => zeros.min(CHUNK_MAX),
+                true => zeros.min(u64::from(MAX_FRAME)),
                 false => self.next_cut(length - offset),
             };
             self.push(chunk);
@@ -65,7 +63,7 @@ impl Cutter {
     }
 
     fn push(&mut self, length: u64) {
-        // Fits: no chunk is larger than CHUNK_MAX, or than the target and a quarter of it.
+        // Fits: no chunk is larger than MAX_FRAME, or than the target and a quarter of it.
         self.cuts.push(length as u32);
     }
 

@@ -3,9 +3,7 @@
 //! A long run is not hashed as bytes: it counts as its place and length. So a file that is nearly all holes costs what its
 //! data cost. However the bytes come, in whichever pieces, the hash and the runs are the same.
 
-use erofs::BLOCK;
-
-const BLOCK_U64: u64 = BLOCK as u64;
+use erofs::BLOCK_U64;
 
 /// Shorter runs are bytes like others, and chunks like others.
 pub(super) const RUN_MIN: u64 = 256 << 10;

@@ -7,9 +7,7 @@
 
 use super::hash::BodyHasher;
 use crate::tar::{Extent, Shape};
-use erofs::{BLOCK, Content, SparseLayout};
-
-const BLOCK_U64: u64 = BLOCK as u64;
+use erofs::{BLOCK_U64, Content, SparseLayout};
 
 /// Bytes of a body that stand together where the file's stored bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,6 +10,10 @@ use crate::limits::check_ratio;
 use blobstore::refs::Digest;
 use std::io::{self, BufReader, Cursor, Read as _};
 
+/// The compressions that are supported.
+const GZIP: &str = "gzip";
+const ZSTD: &str = "zstd";
+
 type RawBlob = Limited<io::Chain<Cursor<Vec<u8>>, Box<dyn io::Read + Send>>>;
 type Input = BufReader<Hashing<RawBlob>>;
 
@@ -54,19 +58,16 @@ impl LayerStream {
         let magic = start.clone();
         let blob = Limited::new(Cursor::new(start).chain(blob), limit);
         let input = |blob| BufReader::with_capacity(256 << 10, Hashing::new(blob));
-        let decoder = match magic[..] {
-            [0x1f, 0x8b, ..] => Decoder::Gzip(Box::new(Gzip::new(input(blob)))),
-            // A frame, or a skippable frame in front of one.
-            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => {
+        let decoder = match compression(&magic) {
+            Some(GZIP) => Decoder::Gzip(Box::new(Gzip::new(input(blob)))),
+            Some(ZSTD) => {
                 let decoder = zstd::stream::read::Decoder::with_buffer(input(blob));
                 Decoder::Zstd(decoder.map_err(|e| Error::failed("starting zstd", e))?)
             }
-            _ => match foreign(&magic) {
-                Some(name) => {
-                    return Err(Error::refused(format!("it is compressed by {name}: gzip and zstd are supported")));
-                }
-                None => Decoder::Plain(blob),
-            },
+            Some(name) => {
+                return Err(Error::refused(format!("it is compressed by {name}: {GZIP} and {ZSTD} are supported")));
+            }
+            None => Decoder::Plain(blob),
         };
         let plain = matches!(decoder, Decoder::Plain(_));
         let tar =
@@ -152,8 +153,9 @@ impl io::Read for LayerStream {
 /// By what a stream is compressed, by its first bytes; `None`: it is plain, for all that can be told.
 pub(super) fn compression(start: &[u8]) -> Option<&'static str> {
     match start {
-        [0x1f, 0x8b, ..] => Some("gzip"),
-        [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some("zstd"),
+        [0x1f, 0x8b, ..] => Some(GZIP),
+        // A frame, or a skippable frame in front of one.
+        [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some(ZSTD),
         _ => foreign(start),
     }
 }

@@ -17,6 +17,7 @@ mod pax;
 mod reader;
 mod sparse;
 
+pub(crate) use path::PATH_MAX;
 pub use path::{NAME_MAX, TreePath, WHITEOUT};
 pub use reader::Reader;
 pub use sparse::Extent;

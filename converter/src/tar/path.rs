@@ -4,7 +4,7 @@ use crate::error::{Error, Result, show};
 use std::fmt;
 
 /// What the kernel takes as a path, without the NUL at the end.
-const PATH_MAX: usize = 4095;
+pub(crate) const PATH_MAX: usize = 4095;
 
 /// What a directory entry can hold.
 pub const NAME_MAX: usize = 255;

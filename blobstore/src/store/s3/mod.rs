@@ -23,7 +23,7 @@ mod upload;
 use super::client::STALL;
 use super::identity::Identities;
 use super::settings::Settings;
-use super::{Result, Stat, Store, StoreError, check_key, check_prefix};
+use super::{Result, Stat, Store, StoreError, WHOLE_MAX, check_key, check_prefix};
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use condition::Condition;
@@ -41,9 +41,6 @@ use tokio_stream::StreamExt;
 
 /// How long a small write may take, its body included.
 const WRITE: Duration = Duration::from_secs(120);
-
-/// Longest object that is read whole: the small ones are meant, and this is some hundred times the largest of them.
-const WHOLE_MAX: u64 = 256 << 20;
 
 /// Bytes of a body that is sent without asking first whether there is an object.
 const SMALL: usize = 16 << 10;
