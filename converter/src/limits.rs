@@ -15,6 +15,10 @@ pub const ENTRIES: u64 = 8 << 20;
 /// does the target of a symbolic link with an entry below it.
 pub const PATHS: usize = 4 << 20;
 
+/// Bytes of the paths of the directories that a layer has anything in. A conversion keeps names only; a comparison, which
+/// must not refuse what a conversion took, keeps these paths whole, and one of 4095 bytes lies in two thousand.
+pub const DIRECTORIES: u64 = 1 << 30;
+
 /// Nodes of all layers of an image together.
 pub const NODES: usize = 16 << 20;
 
@@ -26,6 +30,12 @@ pub const STEPS: u64 = 64 << 20;
 
 /// Stored pieces of the sparse files of a layer.
 pub const PIECES: u64 = 4 << 20;
+
+/// Stored pieces of one sparse file: more than any file of a real tar has.
+pub const FILE_PIECES: usize = 1 << 20;
+
+/// Bytes of the extended headers of one entry together.
+pub const EXTENDED: u64 = 8 << 20;
 
 /// Bytes of holes that a layer has to store, since EROFS knows only holes of whole chunks, and of a bounded number of
 /// them (see `erofs::Content::sparse`): a map that asks for more was made to be converted for ever. With [`PIECES`] it
@@ -110,6 +120,16 @@ pub(crate) fn check_paths(paths: usize, most: usize) -> Result<()> {
     }
 }
 
+/// Refuses a layer whose directories have too long paths, together.
+pub(crate) fn check_directories(bytes: u64) -> Result<()> {
+    match bytes > DIRECTORIES {
+        false => Ok(()),
+        true => Err(Error::refused(format!(
+            "the layer is too large: the paths of its directories take more than {DIRECTORIES} bytes"
+        ))),
+    }
+}
+
 /// Whether an index with so many indexes above it is one too many.
 pub(crate) fn is_too_deep(above: usize) -> bool {
     above >= DEPTH
@@ -167,6 +187,12 @@ mod tests {
     fn the_nodes_of_an_image_are_bounded() {
         assert!(check_nodes(NODES).is_ok());
         assert!(check_nodes(NODES + 1).unwrap_err().is_refusal());
+    }
+
+    #[test]
+    fn the_paths_of_directories_are_bounded_by_their_bytes() {
+        assert!(check_directories(DIRECTORIES).is_ok());
+        assert!(check_directories(DIRECTORIES + 1).unwrap_err().is_refusal());
     }
 
     #[test]

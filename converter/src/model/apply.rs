@@ -3,11 +3,9 @@
 use super::layer::Item;
 use super::{Inode, Kind, Model, implied};
 use crate::error::{Error, Result, show};
+use crate::limits::check_directories;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::{Bound, RangeBounds};
-
-/// A bound on memory: paths are kept whole here, and one of 4095 bytes implies two thousand.
-const IMPLIED_MAX: usize = 1 << 30;
 
 /// What is known while one layer is applied.
 pub(super) struct Applying<'a> {
@@ -19,7 +17,7 @@ pub(super) struct Applying<'a> {
     /// Those of them that an entry lies in.
     implied: BTreeSet<Vec<u8>>,
     /// Bytes of these paths.
-    implied_bytes: usize,
+    implied_bytes: u64,
     /// Paths that the layer has an entry for that is a directory: a lower symlink there is replaced, not followed.
     pub(super) own: HashSet<Vec<u8>>,
     /// Paths that the layer hides in the layers below.
@@ -161,13 +159,11 @@ impl Applying<'_> {
                 self.clear(&parent);
                 self.model.set(parent.clone(), Inode { attributes: implied(), kind: Kind::Directory }, 0);
             }
-            let length = parent.len();
+            let length = parent.len() as u64;
             if self.implied.insert(parent) {
                 self.implied_bytes += length;
             }
-            if self.implied_bytes > IMPLIED_MAX {
-                return Err(Error::refused("the paths of the layer are too deep for a comparison"));
-            }
+            check_directories(self.implied_bytes)?;
         }
         Ok(())
     }

@@ -5,10 +5,8 @@ use super::pax::Records;
 use super::sparse::{self, Extent};
 use super::{Entry, Kind, Shape, TreePath, number};
 use crate::error::{Error, Result};
+use crate::limits::EXTENDED;
 use std::io::Read;
-
-/// A bound on the extended headers of one entry together: memory.
-const MAX_EXTENDED: u64 = 8 << 20;
 
 /// Reads entries from a decompressed tar stream.
 #[derive(Debug)]
@@ -231,8 +229,8 @@ impl<R: Read> Reader<R> {
     /// `before` counts those of the same entry that were read before it.
     fn special(&mut self, header: &Header, before: u64) -> Result<Vec<u8>> {
         let size = header.size()?;
-        if before.saturating_add(size) > MAX_EXTENDED {
-            let what = format!("its extended headers are too large: {size} bytes more, {MAX_EXTENDED} are possible");
+        if before.saturating_add(size) > EXTENDED {
+            let what = format!("its extended headers are too large: {size} bytes more, {EXTENDED} are possible");
             return Err(Error::refused(what).at(&header.name()));
         }
         self.set_data(size);

@@ -4,12 +4,10 @@
 //! stored data (1.0). A map that contradicts itself or the stored size is refused: its bytes would be shown as content.
 
 use crate::error::{Error, Result};
+use crate::limits::FILE_PIECES;
 use crate::tar::number;
 use crate::tar::pax::Records;
 use tar::{GnuExtSparseHeader, GnuSparseHeader};
-
-/// More pieces than any file of a real tar has; a bound on memory.
-const MAX_PIECES: usize = 1 << 20;
 
 /// A stored range of a file, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,7 +121,7 @@ impl Lines {
 }
 
 fn push(map: &mut Vec<Extent>, offset: u64, length: u64) -> Result<()> {
-    if map.len() == MAX_PIECES {
+    if map.len() == FILE_PIECES {
         return Err(Error::refused("invalid sparse entry: its map is too long"));
     }
     map.push(Extent { offset, length });

@@ -8,9 +8,9 @@ use super::assume::{Assumes, Assumption};
 use super::emit::Build;
 use super::merged::{Merged, Placed};
 use super::upper::{Path, Says, Slots, Upper};
-use super::visit::{Lower, Visit, path_of, step};
+use super::visit::{Lower, Visit, directory_bytes, path_of, step};
 use crate::error::Result;
-use crate::limits::{ASSUMED, PATHS, check_nodes};
+use crate::limits::{ASSUMED, PATHS, check_directories, check_nodes};
 use erofs::{Attributes, Kind, NodeId, Tree};
 
 /// A layer, decided.
@@ -40,6 +40,7 @@ impl Upper {
         self.resolve_links(below, &mut assumes, PATHS)?;
         let mut visits = self.take_down(below);
         check_nodes(below.nodes() + visits.len())?;
+        check_directories(directory_bytes(&visits))?;
         self.upwards(&mut visits, below);
         let tree = std::mem::replace(&mut self.tree, Tree::new(Attributes::default()));
         let mut build = Build::new(&self, below, tree, visits, assumes)?;

@@ -343,6 +343,12 @@ fn directories_that_only_targets_of_links_name_count_as_paths() {
 }
 
 #[test]
+fn the_paths_of_a_layers_directories_are_summed() {
+    let layer = upper(&["a/bc/f", "a/g", "h"]).unwrap();
+    assert_eq!(super::visit::directory_bytes(&layer.downwards(&Merged::new())), 1 + 4);
+}
+
+#[test]
 fn copies_of_lower_files_count_as_paths() {
     let below = below(&[&["d/d/d/f"]]);
     let resolve = |most| upper(&["h = d/d/d/f"]).unwrap().resolve_links(&below, &mut Assumes::new(1 << 20), most);

@@ -53,6 +53,18 @@ pub(super) fn path_of<N: AsRef<[u8]>>(visits: &[Visit<N>], mut number: usize) ->
     TreePath::from(parts)
 }
 
+/// Bytes of the paths that have others below them, together.
+pub(super) fn directory_bytes<N: AsRef<[u8]>>(visits: &[Visit<N>]) -> u64 {
+    let (mut lengths, mut sum) = (vec![0u32; visits.len()], 0);
+    for (number, visit) in visits.iter().enumerate().skip(1) {
+        let above = lengths[visit.parent()];
+        // Fits: PATHS names of 255 bytes each are a gigabyte.
+        lengths[number] = above + u32::from(above > 0) + visit.name.as_ref().len() as u32;
+        sum += if visit.has_children { u64::from(lengths[number]) } else { 0 };
+    }
+    sum
+}
+
 impl Path {
     /// Whether the layer hides what the tree below has in this directory.
     pub(super) fn hides(&self) -> bool {
