@@ -1,7 +1,7 @@
 //! What a registry is known to want with a request, and the tokens it gave out.
 
 use super::challenge::Challenge;
-use super::credentials::Secret;
+use super::secret::Secret;
 use super::token::Token;
 use super::trouble::Trouble;
 use base64::Engine;

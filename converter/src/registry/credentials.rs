@@ -4,22 +4,12 @@
 //! host, or for a path below one; the longest that fits is taken, from the first file that has one.
 
 use super::helper;
+use super::secret::Secret;
 use base64::Engine;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-
-/// What opens a registry.
-#[derive(Clone, PartialEq, Eq)]
-pub(super) enum Secret {
-    /// User and password.
-    Basic(String, String),
-    /// A refresh token, with which the token server gives out others.
-    Identity(String),
-    /// A token for the registry itself.
-    Bearer(String),
-}
 
 /// What the search for credentials came to.
 #[derive(Debug, Default)]
@@ -28,17 +18,6 @@ pub(super) struct Found {
     pub(super) secret: Option<Secret>,
     /// Where they are from, or where none were found: for messages.
     pub(super) told: String,
-}
-
-/// Not for logs.
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Basic(user, _) => write!(f, "Basic({user:?}, …)"),
-            Self::Identity(_) => f.write_str("Identity(…)"),
-            Self::Bearer(_) => f.write_str("Bearer(…)"),
-        }
-    }
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -54,10 +54,12 @@ struct Plan {
     runtime: Handle,
 }
 
-/// A stream of the bytes from `from` on; nothing is asked before it is read.
-pub(super) fn start(repository: Repository, digest: Digest, size: u64, from: u64, runtime: Handle) -> Download {
-    let plan = Plan { repository, digest, size, from, runtime };
-    Download { state: State::Waiting(Box::new(plan)), rest: Bytes::new() }
+impl Repository {
+    /// A blob from the byte `from` on, not verified; fetched once it is read, by tasks of `runtime`.
+    pub(crate) fn blob(&self, digest: &Digest, size: u64, from: u64, runtime: Handle) -> Download {
+        let plan = Plan { repository: self.clone(), digest: *digest, size, from, runtime };
+        Download { state: State::Waiting(Box::new(plan)), rest: Bytes::new() }
+    }
 }
 
 impl Plan {

@@ -1,6 +1,6 @@
 //! Docker's credential helpers: programs `docker-credential-NAME` that print a host's credentials as JSON.
 
-use super::credentials::Secret;
+use super::secret::Secret;
 use serde::Deserialize;
 use std::process::{Output, Stdio};
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Registries of images, as OCI's distribution specification has them: reading from them, and pushing to them.
 //!
-//! * [`Settings`]: what a user says of registries; `credentials` and `helper`: what `docker login` left.
+//! * [`Settings`]: what a user says of registries; `credentials` and `helper`: what `docker login` left (`secret`).
 //! * `client`: one registry: every request with what it wants (`challenge`, `access`, `token`); `reach`: where it may
 //!   send this machine; `trouble` and `retry`: what went wrong, and whether another try can help.
 //! * [`Repository`]: documents and blobs of one repository, from its mirrors or itself; `ledger`: which mirrors are asked for
@@ -21,6 +21,7 @@ mod ledger;
 mod reach;
 mod repository;
 mod retry;
+mod secret;
 mod token;
 mod trouble;
 mod upload;

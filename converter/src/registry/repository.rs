@@ -2,7 +2,6 @@
 
 use super::access::Scopes;
 use super::client::Registry;
-use super::download::{self, Download};
 use super::ledger::Ledger;
 use super::retry::retrying;
 use super::trouble::{self, Trouble};
@@ -13,7 +12,6 @@ use crate::media_type::INDEX_OR_MANIFEST;
 use blobstore::refs::{Digest, ImageName};
 use reqwest::{Response, StatusCode, header};
 use std::sync::Arc;
-use tokio::runtime::Handle;
 
 /// A repository of a registry. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -111,11 +109,6 @@ impl Repository {
             whole(&self.0.upstream, what, digest).await
         })
         .await
-    }
-
-    /// A blob from the byte `from` on, not verified; fetched once it is read, by tasks of `runtime`.
-    pub(crate) fn blob(&self, digest: &Digest, size: u64, from: u64, runtime: Handle) -> Download {
-        download::start(self.clone(), *digest, size, from, runtime)
     }
 
     /// A blob of `size` bytes from the byte `from` on, from the first that has it.

@@ -1,6 +1,6 @@
 //! Bearer tokens: asked of the token server that a registry names, kept as long as they last.
 
-use super::credentials::Secret;
+use super::secret::Secret;
 use super::trouble::{self, Trouble};
 use reqwest::{Client, Response, StatusCode, Url, header};
 use serde::Deserialize;

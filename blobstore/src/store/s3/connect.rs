@@ -1,20 +1,13 @@
 //! From URL and settings to clients that speak to a bucket.
 
-use super::answer::Service;
+use super::connector::{Connector, builder, options};
 use super::credentials::Credentials;
-use crate::store::client::{CONNECT, Wanted, client};
 use crate::store::settings::Settings;
 use crate::store::{Result, StoreError, check_key};
 use object_store::aws::{AmazonS3, AmazonS3Builder, S3ConditionalPut};
-use object_store::client::{HttpClient, HttpConnector};
-use object_store::{ClientConfigKey, ClientOptions, HeaderMap, HeaderValue, RetryConfig};
+use object_store::{HeaderMap, HeaderValue};
 use reqwest::Url;
-use reqwest::redirect::Policy;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// Where credentials are asked for on a cloud's machine: it answers at once or is not there.
-const CONNECT_NEAR: Duration = Duration::from_secs(1);
 
 /// A bucket and how to reach it.
 pub(super) struct Connected {
@@ -79,18 +72,6 @@ pub(super) fn connect(url: &str, settings: &Settings) -> Result<Connected> {
     Ok(Connected { plain: build(builder)?, creating: build(creating)?, credentials, prefix })
 }
 
-/// A builder that speaks through our client and leaves trying again to us.
-pub(super) fn builder(connector: Connector, allow_http: bool) -> AmazonS3Builder {
-    AmazonS3Builder::new()
-        .with_client_options(options(allow_http))
-        .with_http_connector(connector)
-        .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() })
-}
-
-fn options(allow_http: bool) -> ClientOptions {
-    ClientOptions::new().with_connect_timeout(CONNECT).with_allow_http(allow_http)
-}
-
 fn if_none_match() -> HeaderMap {
     [(http::header::IF_NONE_MATCH, HeaderValue::from_static("*"))].into_iter().collect()
 }
@@ -120,32 +101,6 @@ fn endpoint_of(target: &Url, bucket: &str, path_style: bool) -> String {
         let _ = url.set_host(Some(&host));
     }
     url.to_string().trim_end_matches('/').to_owned()
-}
-
-/// Gives the S3 client our HTTP clients.
-#[derive(Debug, Clone)]
-pub(super) struct Connector {
-    pub(super) store: String,
-    pub(super) settings: Settings,
-    pub(super) target: Option<Url>,
-}
-
-impl HttpConnector for Connector {
-    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        let asked = |key: &ClientConfigKey| options.get_config_value(key);
-        let ours = ClientOptions::new().with_connect_timeout(CONNECT);
-        let near = asked(&ClientConfigKey::ConnectTimeout) != ours.get_config_value(&ClientConfigKey::ConnectTimeout);
-        let wanted = Wanted {
-            target: self.target.clone(),
-            plain_http: asked(&ClientConfigKey::AllowHttp).is_some_and(|value| value == "true"),
-            connect: if near { CONNECT_NEAR } else { CONNECT },
-            // A signature is for one host.
-            redirects: Policy::none,
-        };
-        let client = client(&self.store, &self.settings, &wanted);
-        let client = client.map_err(|e| object_store::Error::Generic { store: "S3", source: Box::new(e) })?;
-        Ok(HttpClient::new(Service(client)))
-    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@
 //! Temporary ones are asked for anew five minutes before they end, files are read again when they change, and when the
 //! store denies access all of it is done again at once: clocks differ, and keys are revoked.
 
-use super::connect::{Connector, builder};
+use super::connector::{Connector, builder};
 use super::profile::{Kind, ProfileProvider, Profiles};
 use crate::causes;
 use crate::store::settings::{S3Settings, Settings};

@@ -16,6 +16,7 @@
 mod answer;
 mod condition;
 mod connect;
+mod connector;
 mod credentials;
 mod profile;
 mod upload;

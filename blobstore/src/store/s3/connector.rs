@@ -1,0 +1,53 @@
+//! The S3 client's connections, by our HTTP client: for the bucket, and for where credentials come from.
+
+use super::answer::Service;
+use crate::store::client::{CONNECT, Wanted, client};
+use crate::store::settings::Settings;
+use object_store::aws::AmazonS3Builder;
+use object_store::client::{HttpClient, HttpConnector};
+use object_store::{ClientConfigKey, ClientOptions, RetryConfig};
+use reqwest::Url;
+use reqwest::redirect::Policy;
+use std::time::Duration;
+
+/// Where credentials are asked for on a cloud's machine: it answers at once or is not there.
+const CONNECT_NEAR: Duration = Duration::from_secs(1);
+
+/// Gives the S3 client our HTTP clients.
+#[derive(Debug, Clone)]
+pub(super) struct Connector {
+    pub(super) store: String,
+    pub(super) settings: Settings,
+    pub(super) target: Option<Url>,
+}
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let asked = |key: &ClientConfigKey| options.get_config_value(key);
+        let ours = ClientOptions::new().with_connect_timeout(CONNECT);
+        let near = asked(&ClientConfigKey::ConnectTimeout) != ours.get_config_value(&ClientConfigKey::ConnectTimeout);
+        let wanted = Wanted {
+            target: self.target.clone(),
+            plain_http: asked(&ClientConfigKey::AllowHttp).is_some_and(|value| value == "true"),
+            connect: if near { CONNECT_NEAR } else { CONNECT },
+            // A signature is for one host.
+            redirects: Policy::none,
+        };
+        let client = client(&self.store, &self.settings, &wanted);
+        let client = client.map_err(|e| object_store::Error::Generic { store: "S3", source: Box::new(e) })?;
+        Ok(HttpClient::new(Service(client)))
+    }
+}
+
+/// A builder that speaks through our client and leaves trying again to us.
+pub(super) fn builder(connector: Connector, allow_http: bool) -> AmazonS3Builder {
+    AmazonS3Builder::new()
+        .with_client_options(options(allow_http))
+        .with_http_connector(connector)
+        .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() })
+}
+
+/// Options by which [`Connector`] tells the store's clients from those that ask for credentials.
+pub(super) fn options(allow_http: bool) -> ClientOptions {
+    ClientOptions::new().with_connect_timeout(CONNECT).with_allow_http(allow_http)
+}
