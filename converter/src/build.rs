@@ -60,7 +60,8 @@ pub(crate) struct Made {
     pub(crate) entries: u64,
     pub(crate) deduplicated: u64,
     /// It has marks for what it will be stacked on, so that it is not what the same tar is as an image's layer.
-    #[serde(default)]
+    /// Only layers of images are kept.
+    #[serde(skip)]
     pub(crate) marks: bool,
 }
 

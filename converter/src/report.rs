@@ -1,6 +1,5 @@
 //! What a conversion did, for people and for scripts.
 
-use blobstore::refs::StackEntry;
 use serde::Serialize;
 
 /// A whole conversion.
@@ -113,9 +112,6 @@ pub struct LayerReport {
     pub chain_id: Option<String>,
     /// Id of the layer in the store.
     pub layer: String,
-    /// The same as references name it.
-    #[serde(skip)]
-    pub entry: Option<StackEntry>,
     /// Whether it was there already, so that nothing was converted. If the store had it, the numbers of the conversion
     /// are 0.
     pub reused: bool,

@@ -174,7 +174,8 @@ async fn whiteouts_of_a_tar_are_kept_for_what_is_stacked_on_others_and_for_nothi
         let options = Options { tag: tag.map(|tag| tag.parse().unwrap()), ..Options::default() };
         let report = store.convert(&Source::Tar(Some(path.clone())), &options).await.unwrap();
         let layer = &report.images[0].layers[0];
-        let tree = store.tree(layer.entry.as_ref().unwrap());
+        let stack = store.refs.resolve(&format!("layer:{}", layer.layer).parse().unwrap()).await.unwrap();
+        let tree = store.tree(&stack.layers()[0]);
         assert_eq!((tree.walk().count(), layer.warnings.is_empty()), (names, names == 3), "{tag:?}");
     }
 }

@@ -37,8 +37,6 @@ mod image;
 mod image_name;
 mod lossless;
 mod manifest;
-#[cfg(test)]
-mod memory;
 mod name;
 mod objects;
 mod platform;

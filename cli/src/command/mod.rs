@@ -1,6 +1,5 @@
 //! The subcommands of `lamina`, one file each. Each says what was done; how it is printed is `output`'s business.
 
-mod containerd;
 mod convert;
 mod export;
 mod inspect;

@@ -1,8 +1,10 @@
 //! References against a store in memory: what writers and readers see of each other.
 
-use super::memory::Memory;
+mod memory;
+
 use super::*;
 use bytes::Bytes;
+use memory::Memory;
 use serde_json::json;
 
 pub(super) fn store() -> Arc<Memory> {

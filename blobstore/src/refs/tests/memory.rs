@@ -10,9 +10,9 @@ use std::sync::Mutex;
 use std::time::SystemTime;
 
 #[derive(Debug, Default)]
-pub(super) struct Memory {
-    pub(super) objects: Mutex<BTreeMap<String, Bytes>>,
-    pub(super) no_list: bool,
+pub(in crate::refs) struct Memory {
+    pub(in crate::refs) objects: Mutex<BTreeMap<String, Bytes>>,
+    pub(in crate::refs) no_list: bool,
 }
 
 fn not_found(key: &str) -> StoreError {

@@ -4,8 +4,10 @@
 //! no layer. Order: snapshots and blobs under a lease, the image's name last, so that a pull that was cut short leaves
 //! nothing that looks whole.
 
+mod containerd;
+
+use self::containerd::Containerd;
 use super::Context;
-use super::containerd::Containerd;
 use crate::args::Pull;
 use crate::failure::Failure;
 use crate::output;
