@@ -6,8 +6,7 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, SystemTime};
+use std::process::{Command, Stdio};
 use tests::image::{Image, tar};
 use tests::node::Node;
 use tests::tree::{listing, noise};
@@ -54,55 +53,6 @@ fn conversions_at_once_make_each_layer_once() {
     for source in &sources {
         node.run(&["verify", source]);
     }
-}
-
-/// A conversion that a failed test does not leave behind.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Whether a process is stopped, as `/proc` has it: its state stands behind its name, which is in brackets.
-fn is_stopped(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
-}
-
-#[test]
-fn a_conversion_that_stands_still_is_waited_for_no_longer() {
-    let node = Node::default();
-    let image = Image::new(vec![tar(&[("a", b"small")]), tar(&[("b", &noise(1, 16 << 20))])]);
-    let source = image.write(&node.path("image"), "still.local/image:1");
-    let convert = ["convert", "--json", "--jobs", "1", "--level", "12", &source];
-    let mut first = Running(node.command(&convert).stdout(Stdio::null()).spawn().unwrap());
-    // Its second layer is being written.
-    let writes = |node: &Node| node.kept() == 1 && files(&node.path("work")).iter().any(|name| name.ends_with("/part"));
-    node.wait("the second layer", writes);
-    let pid = rustix::process::Pid::from_child(&first.0);
-    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
-    node.wait("it to stand still", |_| is_stopped(first.0.id()));
-    // As if that had been an hour ago.
-    let hour = SystemTime::now() - Duration::from_secs(3600);
-    for path in files(&node.path("work")) {
-        fs::File::options().append(true).open(path).unwrap().set_modified(hour).unwrap();
-    }
-
-    let second = node.command(&convert).output().unwrap();
-    let said = String::from_utf8_lossy(&second.stderr);
-    assert!(second.status.success() && said.contains(&format!("process {} on ", first.0.id())), "{said}");
-    let report: Value = serde_json::from_slice(&second.stdout).unwrap();
-    assert_eq!((flags(&report, "resumed"), flags(&report, "reused")), (vec![true, false], vec![true, false]));
-    node.run(&["verify", &source]);
-
-    // When it goes on it comes to the same.
-    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
-    assert!(first.0.wait().unwrap().success());
-    node.run(&["verify", &source]);
-    assert_eq!(node.kept(), 0);
 }
 
 fn tmpfs(at: &Path, options: &str) {

@@ -1,6 +1,6 @@
 //! Inputs that were made to hurt, against the built program: exit status 3 with the layer and the entry named, nothing
 //! left behind, and memory bounded: each runs with an address space of two gigabytes, one with four. And the large inputs
-//! beside them that are honest, and must work within the same bounds.
+//! beside them that are honest, and must work within the same bounds; what an ordinary entry costs has one of its own.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -16,6 +16,9 @@ const ROOM: u64 = 2 << 20;
 
 /// The same where the bound on paths is reached, at half a kilobyte each.
 const LARGE_ROOM: u64 = 4 << 20;
+
+/// Bytes of memory for an entry more, at most: a small file with a name and contents of its own.
+const ENTRY: u64 = 480;
 
 struct Place {
     dir: tempfile::TempDir,
@@ -44,6 +47,31 @@ impl Place {
         // What the allocator sets aside for each thread is no use of memory.
         command.env("TMPDIR", work).env("MALLOC_ARENA_MAX", "2").env("LAMINA_CONFIG", self.path("none"));
         command.output().unwrap()
+    }
+
+    /// The most memory that a conversion had resident, in bytes. The kernel keeps the maximum until the process ends, so it does not
+    /// matter when it is asked.
+    fn peak(&self, source: &str) -> u64 {
+        let mut command = Command::new(program("lamina"));
+        command.args(["--store", &format!("file://{}", self.path("store").display()), "convert", source]);
+        command.args(["--tag", "toolkit/peak:1"]).stdin(Stdio::null()).stdout(Stdio::null());
+        // Large pieces go back to the kernel when they are freed, whatever their size: what is measured is what is in use.
+        command.env("MALLOC_MMAP_THRESHOLD_", (1 << 20).to_string());
+        command.env("TMPDIR", self.path("work")).env("LAMINA_CONFIG", self.path("none"));
+        let mut child = command.spawn().unwrap();
+        let status = format!("/proc/{}/status", child.id());
+        let mut peak = 0;
+        loop {
+            let now = fs::read_to_string(&status).unwrap_or_default();
+            let line =
+                now.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse().ok());
+            peak = line.map_or(peak, |kib: u64| kib << 10);
+            if let Some(status) = child.try_wait().unwrap() {
+                assert!(status.success(), "{source}");
+                return peak;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
     }
 
     /// A tar of this content as a zstd stream, which holds large ones in little.
@@ -395,6 +423,28 @@ fn large_and_odd_inputs_that_are_honest_work_in_the_same_room() {
         (0..512).for_each(|_| tar.0.write_all(&block).unwrap());
     });
     place.accepted(&zeros);
+}
+
+#[test]
+fn memory_grows_by_some_hundred_bytes_an_entry() {
+    if !possible("memory an entry") {
+        return;
+    }
+    let place = Place::new();
+    // Both fill all buffers.
+    let (few, many) = (20_000, 100_000);
+    let files = |name: &str, count: u64| {
+        place.tar(name, |tar| {
+            for at in 0..count {
+                let contents = format!("{at}");
+                tar.entry(format!("d{}/file-number-{at:08}", at / 100).as_bytes(), b'0', b"", contents.len() as u64);
+                tar.data(contents.as_bytes());
+            }
+        })
+    };
+    let (few_peak, many_peak) = (place.peak(&files("few", few)), place.peak(&files("many", many)));
+    let entry = many_peak.saturating_sub(few_peak) / (many - few);
+    assert!(entry < ENTRY, "{entry} bytes an entry: {few_peak} and {many_peak} in all");
 }
 
 #[test]

@@ -7,13 +7,13 @@
 use serde_json::json;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use tests::front::{Answer, Front};
 use tests::node::Node;
 use tests::registry::{
     Options, Registry, USER, docker_config, expected, lamina, layers, layout, login, stderr, token_registry,
 };
+use tests::tls::Certificates;
 
 #[test]
 fn an_image_of_a_registry_becomes_the_same_layers_as_its_layout() {
@@ -81,22 +81,10 @@ fn a_credential_helper_is_asked() {
     assert!(stderr(&output).contains("docker-credential-that-is-not-there"), "{}", stderr(&output));
 }
 
-/// A private authority's certificate, and one of its for 127.0.0.1 with its key: made by openssl.
-fn certificates(directory: &Path) -> (PathBuf, PathBuf, PathBuf) {
-    let script = "set -e; cd \"$0\"
-        openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj '/CN=test authority'
-        openssl req -newkey rsa:2048 -nodes -keyout key.pem -out request.pem -subj '/CN=127.0.0.1'
-        printf 'subjectAltName=IP:127.0.0.1\\nbasicConstraints=CA:FALSE\\n' > extensions
-        openssl x509 -req -in request.pem -CA ca.pem -CAkey ca.key -CAcreateserial -out cert.pem -days 2 -extfile extensions";
-    let output = Command::new("sh").arg("-c").arg(script).arg(directory).output().unwrap();
-    assert!(output.status.success(), "{}", stderr(&output));
-    (directory.join("ca.pem"), directory.join("cert.pem"), directory.join("key.pem"))
-}
-
 #[test]
 fn a_private_authority_is_trusted_when_it_is_named() {
     let node = Node::default();
-    let (authority, certificate, key) = certificates(&node.new_dir("tls"));
+    let Certificates { authority, certificate, key } = Certificates::make(&node.new_dir("tls"));
     let options = Options { login: true, tls: Some((certificate, key)) };
     let Some(registry) = Registry::start("TLS", &options) else { return };
     registry.seed(&layout(&node), "app", "1");

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use blobstore::store::{Action, Delay, Fault, FileStore, Metered, Op, Store, StoreError, conformance};
+use blobstore::store::{Action, Delay, Fault, FileStore, Metered, Op, Retry, Store, StoreError, conformance};
 use bytes::Bytes;
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -20,10 +20,26 @@ async fn a_decorated_store_is_a_store() {
     let (_dir, store) = files();
     let delayed = Arc::new(Delay::new(store.clone(), Duration::from_micros(100)));
     let faulty = Arc::new(Fault::script(delayed, []));
-    let metered = Metered::new(faulty.clone());
+    let metered = Metered::new(Arc::new(Retry::new(faulty.clone())));
     conformance::run(&metered).await;
     assert_eq!(metered.url(), store.url());
     assert_eq!(metered.counts().requests.load(Relaxed), faulty.requests());
+}
+
+#[tokio::test(start_paused = true)]
+async fn short_troubles_are_tried_again_and_lasting_ones_told() {
+    let (_dir, store) = files();
+    store.create("a", Bytes::from_static(b"hello")).await.unwrap();
+    let reset = || Action::Error(ErrorKind::ConnectionReset);
+    let faulty = Arc::new(Fault::script(store, [reset(), reset(), Action::Pass, Action::NotFound]));
+    let retry = Retry::new(faulty.clone());
+    assert_eq!(retry.get("a").await.unwrap(), &b"hello"[..]);
+    assert_eq!(faulty.requests(), 3);
+    assert!(matches!(retry.get("a").await, Err(StoreError::NotFound { .. })));
+    assert_eq!(faulty.requests(), 4, "what is not there is not asked for again");
+    let down = Arc::new(Fault::new(faulty, move |_| reset()));
+    assert!(matches!(Retry::new(down.clone()).get_range("a", 0..1).await, Err(StoreError::Io { .. })));
+    assert_eq!(down.requests(), 4, "there is an end to it");
 }
 
 #[tokio::test]

@@ -27,8 +27,8 @@ pub(crate) struct Global {
     /// Configuration file [default: /etc/lamina/config.toml if there is one]
     #[arg(long, global = true, value_name = "FILE", env = "LAMINA_CONFIG")]
     pub(crate) config: Option<PathBuf>,
-    /// Store for convert, inspect, verify, export and pull, over the configuration's; laminad has its own --store [default:
-    /// file:///var/lib/lamina/store]
+    /// Store for convert, inspect, verify, export and pull, over the configuration's: file:///DIRECTORY, s3://BUCKET/PREFIX,
+    /// 3fs:///MOUNT/DIR, or (to read) https://HOST/PATH; laminad has its own --store [default: file:///var/lib/lamina/store]
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) store: Option<String>,
     /// Results as JSON

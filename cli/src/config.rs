@@ -3,7 +3,8 @@
 
 use crate::failure::Failure;
 use crate::quantity::{percent, size, time};
-use serde::Deserialize;
+use blobstore::store::{Environment, S3Settings, Secret, Settings, USRBIO_LIBRARY};
+use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -29,10 +30,31 @@ pub(crate) struct Config {
 pub(crate) struct StoreSection {
     pub(crate) url: String,
     pub(crate) trust: toml::Value,
-    s3: NotYet,
+    pub(crate) s3: S3Section,
+    /// Read `3fs://` through 3FS's user-space library: whether, or which file it is.
+    #[serde(deserialize_with = "library")]
+    pub(crate) usrbio: Option<PathBuf>,
     /// Latency added to each request: benchmarks and tests only.
     #[serde(deserialize_with = "time")]
     pub(crate) added_latency: Duration,
+}
+
+/// `[store.s3]`: what is not here is looked for where AWS's own tools look.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct S3Section {
+    pub(crate) endpoint: Option<String>,
+    pub(crate) region: Option<String>,
+    pub(crate) path_style: Option<bool>,
+    pub(crate) allow_http: bool,
+    pub(crate) profile: Option<String>,
+    pub(crate) credentials_file: Option<PathBuf>,
+    pub(crate) access_key_id: Option<String>,
+    #[serde(deserialize_with = "secret")]
+    pub(crate) secret_access_key: Option<Secret>,
+    #[serde(deserialize_with = "secret")]
+    pub(crate) session_token: Option<Secret>,
+    pub(crate) anonymous: bool,
 }
 
 /// `[cache]`
@@ -60,8 +82,9 @@ pub(crate) struct FetchSection {
     hedge: NotYet,
     memory: NotYet,
     readahead: NotYet,
-    proxy: NotYet,
-    ca_file: NotYet,
+    #[serde(deserialize_with = "secret")]
+    pub(crate) proxy: Option<Secret>,
+    pub(crate) ca_file: Option<PathBuf>,
 }
 
 /// A key that configurations may have and that this build can only take at the value it stands for anyway.
@@ -108,7 +131,7 @@ pub(crate) enum Face {
 impl Default for StoreSection {
     fn default() -> Self {
         let url = "file:///var/lib/lamina/store".to_owned();
-        Self { url, trust: "writers".into(), s3: None, added_latency: Duration::ZERO }
+        Self { url, trust: "writers".into(), s3: S3Section::default(), usrbio: None, added_latency: Duration::ZERO }
     }
 }
 
@@ -179,6 +202,15 @@ impl Config {
                 return Err(format!("{key} = \"{}\": an absolute path is needed", path.display()));
             }
         }
+        let files = [
+            ("[fetch] ca_file", &config.fetch.ca_file),
+            ("[store.s3] credentials_file", &config.store.s3.credentials_file),
+        ];
+        for (key, path) in files.into_iter().filter_map(|(key, path)| Some((key, path.as_ref()?))) {
+            if !path.is_absolute() {
+                return Err(format!("{key} = \"{}\": an absolute path is needed", path.display()));
+            }
+        }
         for (host, registry) in &config.registry {
             if let Some(path) = registry.ca_file.as_ref().filter(|path| !path.is_absolute()) {
                 return Err(format!(
@@ -197,14 +229,11 @@ impl Config {
         let trust = Some(store.trust.clone());
         let keys = [
             ("[store] trust", &trust, "writers"),
-            ("[store.s3]", &store.s3, ""),
             ("[cache] domain", &cache.domain, ""),
             ("[fetch] on_outage", &fetch.on_outage, "fail"),
             ("[fetch] hedge", &fetch.hedge, ""),
             ("[fetch] memory", &fetch.memory, ""),
             ("[fetch] readahead", &fetch.readahead, ""),
-            ("[fetch] proxy", &fetch.proxy, ""),
-            ("[fetch] ca_file", &fetch.ca_file, ""),
         ];
         let refused = keys.iter().find(|(_, value, built)| value.as_ref().is_some_and(|v| v.as_str() != Some(built)));
         match refused {
@@ -214,10 +243,55 @@ impl Config {
         }
     }
 
+    /// What the store's backend is told, the environment's part included.
+    pub(crate) fn store_settings(&self) -> Settings {
+        let s3 = &self.store.s3;
+        let text = |variables: std::env::VarsOs| {
+            variables.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        };
+        Settings {
+            ca_file: self.fetch.ca_file.clone(),
+            proxy: self.fetch.proxy.clone(),
+            s3: S3Settings {
+                endpoint: s3.endpoint.clone(),
+                region: s3.region.clone(),
+                path_style: s3.path_style,
+                allow_http: s3.allow_http,
+                profile: s3.profile.clone(),
+                credentials_file: s3.credentials_file.clone(),
+                access_key_id: s3.access_key_id.clone(),
+                secret_access_key: s3.secret_access_key.clone(),
+                session_token: s3.session_token.clone(),
+                anonymous: s3.anonymous,
+                environment: Environment::of(text(std::env::vars_os())),
+            },
+            usrbio: self.store.usrbio.clone(),
+        }
+    }
+
     /// The daemon's control socket.
     pub(crate) fn socket(&self) -> PathBuf {
         self.daemon.run.join(control::SOCKET)
     }
+}
+
+/// `true`, `false` or a path.
+fn library<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Raw {
+        Whether(bool),
+        Which(PathBuf),
+    }
+    match Raw::deserialize(deserializer) {
+        Ok(Raw::Whether(used)) => Ok(used.then(|| USRBIO_LIBRARY.into())),
+        Ok(Raw::Which(path)) if path.is_absolute() => Ok(Some(path)),
+        _ => Err(serde::de::Error::custom("true, false or the library's absolute path")),
+    }
+}
+
+fn secret<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Secret>, D::Error> {
+    Option::<String>::deserialize(deserializer).map(|text| text.map(Secret::from))
 }
 
 #[cfg(test)]
@@ -240,7 +314,7 @@ mod tests {
         // Debug names every field, as `name: value`; those that are not built yet have none.
         let text = format!("{config:?}").replace(": None", "");
         let keys = text.split([' ', '{', ',']).filter_map(|word| word.strip_suffix(':'));
-        let sections = ["store", "cache", "fetch", "daemon", "snapshotter", "registry"];
+        let sections = ["store", "s3", "cache", "fetch", "daemon", "snapshotter", "registry"];
         for key in keys.filter(|k| !sections.contains(k)) {
             assert!(listed(key), "{key} is not in dist/config.toml");
         }
@@ -262,10 +336,27 @@ mod tests {
 
     #[test]
     fn keys_that_are_not_built_yet_say_so() {
-        for text in ["[store.s3]\nregion = \"x\"", "[fetch]\nhedge = \"p95\"", "[store]\ntrust = { keys = [] }"] {
+        for text in ["[fetch]\nreadahead = \"x\"", "[fetch]\nhedge = \"p95\"", "[store]\ntrust = { keys = [] }"] {
             assert!(Config::parse(text).unwrap_err().contains("built yet"), "{text}");
         }
         Config::parse("[fetch]\non_outage = \"fail\"\n[cache]\ndomain = \"\"").unwrap();
+    }
+
+    #[test]
+    fn a_bucket_has_settings_of_its_own_and_secrets_in_them_are_not_shown() {
+        let text = "[store]\nurl = \"s3://b/p\"\n[store.s3]\nendpoint = \"https://h\"\npath_style = false\naccess_key_id = \"k\"\nsecret_access_key = \"hush\"\n[fetch]\nproxy = \"http://u:hush@p\"\nca_file = \"/ca.pem\"";
+        let config = Config::parse(text).unwrap();
+        let settings = config.store_settings();
+        assert_eq!((settings.s3.endpoint.as_deref(), settings.s3.path_style), (Some("https://h"), Some(false)));
+        assert_eq!(settings.s3.secret_access_key.as_ref().map(Secret::expose), Some("hush"));
+        assert!(!format!("{config:?}{settings:?}").contains("hush"));
+        assert!(Config::parse("[store.s3]\nendpoint = \"x\"\nregoin = \"x\"").unwrap_err().contains("line 3"));
+        let usrbio = |value: &str| Config::parse(&format!("[store]\nusrbio = {value}")).map(|c| c.store.usrbio);
+        assert_eq!(usrbio("true").unwrap(), Some(USRBIO_LIBRARY.into()));
+        assert_eq!(usrbio("\"/opt/lib.so\"").unwrap(), Some("/opt/lib.so".into()));
+        assert_eq!(usrbio("false").unwrap(), None);
+        assert!(usrbio("\"lib.so\"").unwrap_err().contains("absolute"));
+        assert!(Config::parse("[store.s3]\ncredentials_file = \"x\"").unwrap_err().contains("absolute"));
     }
 
     #[test]

@@ -102,6 +102,7 @@ fn start(config: &fuse::Config) -> Result<(), fuse::Error> {
 fn daemon_config(config: &Config) -> fuse::Config {
     fuse::Config {
         store: config.store.url.clone(),
+        store_settings: config.store_settings(),
         cache_dir: config.cache.dir.clone(),
         cache_size: config.cache.size,
         cache_reserve: config.cache.reserve,

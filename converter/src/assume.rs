@@ -12,7 +12,7 @@ pub(crate) fn assume(assumption: &Assumption) -> Assume {
             mode: u32::from(attributes.mode),
             uid: attributes.uid,
             gid: attributes.gid,
-            xattrs: attributes.xattrs.clone(),
+            xattrs: (*attributes.xattrs).clone(),
         }),
         Found::Nothing => Assumed::Absent,
         Found::NoDirectory => Assumed::NoDirectory,
@@ -31,7 +31,7 @@ pub(crate) fn holds(assume: &Assume, below: &Below) -> bool {
             mode: (attributes.mode & 0o7777) as u16,
             uid: attributes.uid,
             gid: attributes.gid,
-            xattrs: attributes.xattrs.clone(),
+            xattrs: attributes.xattrs.clone().into(),
             ..erofs::Attributes::default()
         }),
         Assumed::Absent => Found::Nothing,

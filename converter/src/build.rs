@@ -6,15 +6,14 @@ use crate::chunk_size::ChunkSize;
 use crate::contents::StoredContents;
 use crate::entries::read_entries;
 use crate::error::{Error, Result};
-use crate::pack::{Spool, plan};
+use crate::pack::{Plan, Spool, plan};
 use crate::source::{LayerBlob, LayerStream, OpenBlob, ReadSums, read_directory};
 use crate::tar::Reader;
-use crate::tree::{ContentPlace, Settled, Upper};
+use crate::tree::{Settled, Upper};
 use blobstore::layer::{Flags, Front, Options as WriterOptions, Section, Summary, WRITER_GENERATION, Writer, format};
 use blobstore::refs::{Assume, Digest, StackEntry, layer_key};
-use erofs::{Expect, NodeId, WriteError};
+use erofs::{Expect, Metadata, NodeId, Tree, WriteError};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -108,15 +107,14 @@ fn finish(
     settings: &Settings,
     runtime: &Handle,
 ) -> Result<Made> {
-    let (mut files, mut stored) = (HashMap::new(), StoredContents::new(below.bodies(), runtime));
-    for (node, contents) in std::mem::take(&mut settled.contents) {
-        let number = match contents {
-            ContentPlace::Spooled(number) => number,
-            ContentPlace::Below(from) => stored.copy(&from, &mut spool)?,
-        };
-        files.insert(node, number);
+    let mut stored = StoredContents::new(below.bodies(), runtime);
+    for (node, from) in std::mem::take(&mut settled.copies) {
+        settled.contents.push((node, stored.copy(&from, &mut spool)?));
     }
-    let (summary, deduplicated) = write(&mut settled, &files, &assumes, &spool, settings)?;
+    drop(stored);
+    spool.complete();
+    let (flags, sections) = properties(settled.root_opaque, &assumes)?;
+    let (summary, deduplicated) = write(settled.tree, settled.contents, flags, &sections, &spool, settings)?;
     let entry = StackEntry {
         layer: summary.id,
         head: summary.head_len,
@@ -188,28 +186,26 @@ fn compare<T: PartialEq + std::fmt::Display>(what: &str, want: T, found: T) -> R
     }
 }
 
-/// Writes the layer; also gives the bytes of files that share others' blocks.
+/// Writes the layer; also gives the bytes of files that share others' blocks. `files` are those of the tree by their
+/// numbers in the spool.
 fn write(
-    settled: &mut Settled,
-    files: &HashMap<NodeId, usize>,
-    assumes: &[Assume],
+    mut tree: Tree,
+    files: Vec<(NodeId, u32)>,
+    flags: Flags,
+    sections: &[Section],
     spool: &Spool,
     settings: &Settings,
 ) -> Result<(Summary, u64)> {
     let started = Instant::now();
     let failed = |e| Error::failed("writing the layer", e);
-    let mut plan = plan(&mut settled.tree, files, spool, settings.chunk_size.bytes());
-    let mut metadata = erofs::write(&settled.tree, plan.blocks).map_err(unwritable)?;
-    plan.digest.update(metadata.bytes());
-    let mut uuid = [0; 16];
-    plan.digest.finalize_xof().fill(&mut uuid);
-    metadata.set_uuid(uuid);
-    let first_data_block = metadata.first_data_block();
-    let expect = Expect { image_blocks: first_data_block + plan.blocks, first_data_block };
-    erofs::check(metadata.bytes(), &expect).map_err(|e| Error::failed("the metadata that was just written", e))?;
-    let (flags, sections) = properties(settled, assumes)?;
+    let plan = plan(&mut tree, &files, spool, settings.chunk_size.bytes());
+    drop(files);
+    let metadata = metadata(&tree, &plan)?;
+    // All of it is in the metadata by now, and chunks need memory too.
+    drop(tree);
+    check_written(&metadata, plan.blocks)?;
     let chunks = u32::try_from(plan.chunks()).map_err(|e| Error::failed("counting the chunks", e))?;
-    let front = Front { metadata: metadata.bytes(), flags, sections: &sections, chunks };
+    let front = Front { metadata: metadata.bytes(), flags, sections, chunks };
     let options = WriterOptions { level: settings.level, threads: settings.threads };
     let part = settings.stage.join(PART);
     let mut writer = Writer::new(&options, &front, create(&part)?).map_err(failed)?;
@@ -224,10 +220,27 @@ fn write(
     Ok((summary, plan.deduplicated))
 }
 
+/// The layer's metadata; its UUID stands for all that is in the layer.
+fn metadata(tree: &Tree, plan: &Plan) -> Result<Metadata> {
+    let mut metadata = erofs::write(tree, plan.blocks).map_err(unwritable)?;
+    let mut digest = plan.digest.clone();
+    let mut uuid = [0; 16];
+    digest.update(metadata.bytes()).finalize_xof().fill(&mut uuid);
+    metadata.set_uuid(uuid);
+    Ok(metadata)
+}
+
+fn check_written(metadata: &Metadata, data_blocks: u64) -> Result<()> {
+    let first_data_block = metadata.first_data_block();
+    let expect = Expect { image_blocks: first_data_block + data_blocks, first_data_block };
+    let checked = erofs::check(metadata.bytes(), &expect);
+    checked.map(drop).map_err(|e| Error::failed("the metadata that was just written", e))
+}
+
 /// What the layer's index says of the layer beside its tables: what it took from below is listed in it.
-fn properties(settled: &Settled, assumes: &[Assume]) -> Result<(Flags, Vec<Section>)> {
+fn properties(root_opaque: bool, assumes: &[Assume]) -> Result<(Flags, Vec<Section>)> {
     let mut flags = Flags::empty();
-    if settled.root_opaque {
+    if root_opaque {
         flags |= Flags::ROOT_OPAQUE;
     }
     if assumes.is_empty() {

@@ -103,7 +103,7 @@ impl<'a> StoredContents<'a> {
     }
 
     /// Copies a file's contents into a spool; its number there.
-    pub(crate) fn copy(&mut self, from: &Placed, spool: &mut Spool) -> Result<usize> {
+    pub(crate) fn copy(&mut self, from: &Placed, spool: &mut Spool) -> Result<u32> {
         let runs = runs(&from.content);
         let holes = matches!(from.content, Content::Sparse { .. });
         let extent = |run: &Run| Extent { offset: run.offset, length: run.length };

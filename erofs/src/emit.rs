@@ -8,7 +8,7 @@ use crate::format::{
     FORMAT_EXTENDED, INCOMPAT_CHUNKED_FILE, MAGIC, NULL_ADDRESS, SUPERBLOCK_OFFSET, Superblock, XattrHeader,
     encode_device,
 };
-use crate::plan::{Plan, Planned, WriteError, entries, icount};
+use crate::plan::{Plan, Planned, Shape, WriteError, Xattrs, entries, icount};
 use crate::{BLOCK, Kind, Tree, xattr};
 
 /// The metadata of an image, in the stored form: the DEVICE_TABLE bit is clear, the device slot is filled in, the UUID is
@@ -59,12 +59,12 @@ pub fn write(tree: &Tree, data_blocks: u64) -> Result<Metadata, WriteError> {
     // The plan has made sure that the sum of both fits into 32 bits.
     let (blocks, mapped_blkaddr) = (data_blocks as u32, plan.first_data_block as u32);
     put_slot(&mut bytes, &DeviceSlot { tag: [0; 64], blocks, mapped_blkaddr, reserved: [0; 56] });
-    put_superblock(&mut bytes, &superblock(&plan, data_blocks));
+    put_superblock(&mut bytes, &superblock(tree, &plan, data_blocks));
     Ok(Metadata { bytes })
 }
 
-fn superblock(plan: &Plan<'_>, data_blocks: u64) -> Superblock {
-    let chunked = plan.inodes.iter().any(|inode| inode.layout == CHUNK_BASED);
+fn superblock(tree: &Tree, plan: &Plan<'_>, data_blocks: u64) -> Superblock {
+    let chunked = plan.inodes.iter().any(|inode| inode.shape(tree).layout == CHUNK_BASED);
     Superblock {
         magic: MAGIC,
         checksum: 0,
@@ -96,9 +96,10 @@ fn superblock(plan: &Plan<'_>, data_blocks: u64) -> Superblock {
 fn put_inode(bytes: &mut [u8], tree: &Tree, plan: &Plan<'_>, inode: &Planned<'_>, number: u32) {
     let node = tree.node(inode.id);
     let attributes = &node.attributes;
+    let Shape { layout, tail, .. } = inode.shape(tree);
     let disk = ExtendedInode {
-        i_format: FORMAT_EXTENDED | inode.layout << 1,
-        i_xattr_icount: icount(inode.xattr_size).unwrap_or_default(),
+        i_format: FORMAT_EXTENDED | layout << 1,
+        i_xattr_icount: icount(u64::from(inode.xattr_size)).unwrap_or_default(),
         i_mode: node.kind.file_type().mode_bits() | attributes.mode,
         i_reserved: 0,
         i_size: inode.size,
@@ -114,15 +115,17 @@ fn put_inode(bytes: &mut [u8], tree: &Tree, plan: &Plan<'_>, inode: &Planned<'_>
     let (head, behind) = bytes[inode.offset as usize..].split_at_mut(ExtendedInode::SIZE);
     head.copy_from_slice(&disk.encode());
     let (xattrs, behind) = behind.split_at_mut(inode.xattr_size as usize);
-    put_xattrs(xattrs, inode);
+    if let Some(planned) = &inode.xattrs {
+        put_xattrs(xattrs, planned);
+    }
     match &node.kind {
         Kind::Directory => {
             let on_disk =
                 |(name, id)| (name, (plan.inode(id).map_or(0, Planned::nid), tree.node(id).kind.file_type().dirent()));
             let entries: Vec<_> = entries(tree, inode).into_iter().map(on_disk).collect();
-            put_contents(bytes, inode, &directory::pack(&entries));
+            put_contents(bytes, inode, tail, &directory::pack(&entries));
         }
-        Kind::Symlink(target) => put_contents(bytes, inode, target),
+        Kind::Symlink(target) => put_contents(bytes, inode, tail, target),
         Kind::File(Content::Sparse { chunks, .. }) => put_chunk_map(behind, plan, chunks),
         _ => {}
     }
@@ -140,10 +143,7 @@ fn union_field(kind: &Kind, plan: &Plan<'_>, inode: &Planned<'_>) -> u32 {
     }
 }
 
-fn put_xattrs(out: &mut [u8], inode: &Planned<'_>) {
-    if out.is_empty() {
-        return;
-    }
+fn put_xattrs(out: &mut [u8], inode: &Xattrs<'_>) {
     let header = XattrHeader { h_name_filter: 0, h_shared_count: inode.shared.len() as u8, h_reserved: [0; 7] };
     let (head, behind) = out.split_at_mut(XattrHeader::SIZE);
     head.copy_from_slice(&header.encode());
@@ -157,8 +157,8 @@ fn put_xattrs(out: &mut [u8], inode: &Planned<'_>) {
 }
 
 /// Full blocks to their place, the tail behind the inode.
-fn put_contents(bytes: &mut [u8], inode: &Planned<'_>, contents: &[u8]) {
-    let (full, tail) = contents.split_at(contents.len() - inode.tail as usize);
+fn put_contents(bytes: &mut [u8], inode: &Planned<'_>, tail: u64, contents: &[u8]) {
+    let (full, tail) = contents.split_at(contents.len() - tail as usize);
     bytes[inode.block as usize * BLOCK..][..full.len()].copy_from_slice(full);
     let behind = inode.offset as usize + ExtendedInode::SIZE + inode.xattr_size as usize;
     bytes[behind..][..tail.len()].copy_from_slice(tail);

@@ -6,6 +6,7 @@
 //! its own; gaps are filled by later, smaller inodes. The root is the first, as its nid must be less than 65536.
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 
 use crate::content::{MAX_CHUNK_BITS, chunk_blocks, chunk_count};
 use crate::format::{
@@ -88,21 +89,33 @@ pub(crate) struct Planned<'a> {
     /// The directory that holds it (for a hard link, one of them).
     pub(crate) parent: NodeId,
     pub(crate) nlink: u32,
+    /// Bytes of all its xattrs behind the inode.
+    pub(crate) xattr_size: u32,
+    pub(crate) xattrs: Option<Box<Xattrs<'a>>>,
     /// Byte offset in the metadata.
     pub(crate) offset: u64,
-    pub(crate) layout: u16,
-    /// Ids of shared xattrs.
-    pub(crate) shared: Vec<u32>,
-    pub(crate) inline: Vec<Xattr<'a>>,
-    /// Bytes of all its xattrs behind the inode.
-    pub(crate) xattr_size: u64,
     /// `i_size`.
     pub(crate) size: u64,
+    /// The first of the metadata blocks of its own, if there are any.
+    pub(crate) block: u64,
+}
+
+/// The xattrs of an inode that has some.
+#[derive(Debug, Default)]
+pub(crate) struct Xattrs<'a> {
+    /// Ids of shared ones.
+    pub(crate) shared: Vec<u32>,
+    pub(crate) inline: Vec<Xattr<'a>>,
+}
+
+/// How an inode lies: it follows from what is planned, and is not kept, since there can be millions of inodes.
+#[derive(Debug)]
+pub(crate) struct Shape {
+    pub(crate) layout: u16,
     /// Bytes behind the xattrs: inline tail or chunk map.
     pub(crate) tail: u64,
-    /// Metadata blocks of its own: how many, and the address of the first.
+    /// Metadata blocks of its own.
     pub(crate) blocks: u64,
-    pub(crate) block: u64,
 }
 
 impl Planned<'_> {
@@ -110,8 +123,28 @@ impl Planned<'_> {
         self.offset / INODE_SLOT
     }
 
-    fn record(&self) -> u64 {
-        ExtendedInode::SIZE as u64 + self.xattr_size + self.tail
+    /// Bytes before the inline tail or the chunk map.
+    fn head(&self) -> u64 {
+        ExtendedInode::SIZE as u64 + u64::from(self.xattr_size)
+    }
+
+    pub(crate) fn shape(&self, tree: &Tree) -> Shape {
+        match &tree.node(self.id).kind {
+            Kind::Directory | Kind::Symlink(_) => self.shape_in_metadata(),
+            Kind::File(Content::Sparse { size, chunks, .. }) if *size > 0 => {
+                Shape { layout: CHUNK_BASED, tail: chunks.len() as u64 * 4, blocks: 0 }
+            }
+            _ => Shape { layout: FLAT_PLAIN, tail: 0, blocks: 0 },
+        }
+    }
+
+    /// Contents that lie in the metadata: the tail goes inline where inode, xattrs and tail fit into one block.
+    fn shape_in_metadata(&self) -> Shape {
+        let tail = self.size % BLOCK_U64;
+        match tail > 0 && self.head() + tail <= BLOCK_U64 {
+            true => Shape { layout: FLAT_INLINE, tail, blocks: self.size / BLOCK_U64 },
+            false => Shape { layout: FLAT_PLAIN, tail: 0, blocks: self.size.div_ceil(BLOCK_U64) },
+        }
     }
 }
 
@@ -120,8 +153,8 @@ impl Planned<'_> {
 pub(crate) struct Plan<'a> {
     /// In order of inode numbers.
     pub(crate) inodes: Vec<Planned<'a>>,
-    /// By node: where it is in `inodes`. Nodes that no name leads to have none.
-    places: Vec<Option<usize>>,
+    /// By node: its inode number, which is one more than its place in `inodes`. Nodes that no name leads to have none.
+    numbers: Vec<Option<NonZeroU32>>,
     /// In order of their ids.
     pub(crate) shared: Vec<Xattr<'a>>,
     /// The first block of the shared xattrs; 0 if there are none.
@@ -131,15 +164,15 @@ pub(crate) struct Plan<'a> {
 
 impl<'a> Plan<'a> {
     pub(crate) fn new(tree: &'a Tree, data_blocks: u64) -> Result<Self, WriteError> {
-        let (mut inodes, places) = number(tree);
+        let (mut inodes, numbers) = number(tree);
         let shared = assign_xattrs(tree, &mut inodes)?;
         for inode in &mut inodes {
             let failed = |problem| WriteError::Node { path: path_of(tree, inode.id), problem };
             examine(tree.node(inode.id), data_blocks).map_err(failed)?;
-            measure(tree, inode);
+            inode.size = size(tree, inode);
         }
-        let mut plan = Plan { inodes, places, shared, xattr_block: 0, first_data_block: 0 };
-        plan.place();
+        let mut plan = Plan { inodes, numbers, shared, xattr_block: 0, first_data_block: 0 };
+        plan.place(tree);
         let blocks = plan.first_data_block.saturating_add(data_blocks);
         if blocks > u64::from(u32::MAX) {
             return Err(WriteError::TooLarge { blocks });
@@ -148,13 +181,13 @@ impl<'a> Plan<'a> {
     }
 
     pub(crate) fn inode(&self, id: NodeId) -> Option<&Planned<'a>> {
-        self.places[id.index()].map(|place| &self.inodes[place])
+        self.numbers[id.index()].map(|number| &self.inodes[number.get() as usize - 1])
     }
 
-    fn place(&mut self) {
+    fn place(&mut self, tree: &Tree) {
         let mut space = Space::new();
         for inode in &mut self.inodes {
-            inode.offset = space.take(inode.record());
+            inode.offset = space.take(inode.head() + inode.shape(tree).tail);
         }
         let mut next = space.end;
         if !self.shared.is_empty() {
@@ -162,9 +195,12 @@ impl<'a> Plan<'a> {
             let size: usize = self.shared.iter().map(|xattr| xattr::entry_size(xattr.rest, xattr.value)).sum();
             next += (size as u64).div_ceil(BLOCK_U64);
         }
-        for inode in self.inodes.iter_mut().filter(|inode| inode.blocks > 0) {
-            inode.block = next;
-            next += inode.blocks;
+        for inode in &mut self.inodes {
+            let blocks = inode.shape(tree).blocks;
+            if blocks > 0 {
+                inode.block = next;
+                next += blocks;
+            }
         }
         self.first_data_block = next;
     }
@@ -176,15 +212,16 @@ fn path_of(tree: &Tree, id: NodeId) -> Vec<u8> {
 }
 
 /// Numbers the nodes, and counts their names.
-fn number(tree: &Tree) -> (Vec<Planned<'_>>, Vec<Option<usize>>) {
+fn number(tree: &Tree) -> (Vec<Planned<'_>>, Vec<Option<NonZeroU32>>) {
     let mut inodes = Vec::with_capacity(tree.len());
-    let mut places = vec![None; tree.len()];
+    let mut numbers = vec![None; tree.len()];
     let mut add = |inodes: &mut Vec<Planned<'_>>, id: NodeId, parent: NodeId, nlink: u32| {
-        let place = *places[id.index()].get_or_insert_with(|| {
+        let number = *numbers[id.index()].get_or_insert_with(|| {
             inodes.push(unplaced(id, parent));
-            inodes.len() - 1
+            // Fits: a tree of 2^32 nodes would take hundreds of gigabytes.
+            NonZeroU32::new(inodes.len() as u32).unwrap_or(NonZeroU32::MAX)
         });
-        inodes[place].nlink += nlink;
+        inodes[number.get() as usize - 1].nlink += nlink;
     };
     add(&mut inodes, Tree::ROOT, Tree::ROOT, 2);
     let mut waiting = vec![Tree::ROOT];
@@ -201,13 +238,11 @@ fn number(tree: &Tree) -> (Vec<Planned<'_>>, Vec<Option<usize>>) {
         }
         waiting[first..].reverse();
     }
-    (inodes, places)
+    (inodes, numbers)
 }
 
 fn unplaced<'a>(id: NodeId, parent: NodeId) -> Planned<'a> {
-    let (shared, inline) = (Vec::new(), Vec::new());
-    let (layout, xattr_size, size, tail, blocks) = (FLAT_PLAIN, 0, 0, 0, 0);
-    Planned { id, parent, nlink: 0, offset: 0, layout, shared, inline, xattr_size, size, tail, blocks, block: 0 }
+    Planned { id, parent, nlink: 0, xattr_size: 0, xattrs: None, offset: 0, size: 0, block: 0 }
 }
 
 /// Splits all xattrs into shared and inline ones, and gives the shared.
@@ -220,15 +255,15 @@ fn assign_xattrs<'a>(tree: &'a Tree, inodes: &mut [Planned<'a>]) -> Result<Vec<X
     let mut ids: HashMap<_, u32> = HashMap::new();
     let mut shared = Vec::new();
     let mut next_id = 0;
-    for inode in inodes {
+    for inode in inodes.iter_mut().filter(|inode| !tree.node(inode.id).attributes.xattrs.is_empty()) {
         let (id, file_type) = (inode.id, tree.node(inode.id).kind.file_type());
         let failed = |name: &[u8], problem| WriteError::Xattr { path: path_of(tree, id), name: name.to_vec(), problem };
+        let (mut own, mut total) = (Xattrs::default(), XattrHeader::SIZE as u64);
         for (name, value) in xattrs(id) {
             let (index, rest) = xattr::examine(file_type, name, value).map_err(|problem| failed(name, problem))?;
             let xattr = Xattr { index, rest, value };
             let size = xattr::entry_size(rest, value) as u64;
-            let room = inode.shared.len() < usize::from(u8::MAX);
-            inode.xattr_size = inode.xattr_size.max(XattrHeader::SIZE as u64);
+            let room = own.shared.len() < usize::from(u8::MAX);
             if room && pays(size, uses[&(name, value)], next_id) {
                 let shared_id = *ids.entry((name, value)).or_insert_with(|| {
                     shared.push(xattr);
@@ -236,16 +271,18 @@ fn assign_xattrs<'a>(tree: &'a Tree, inodes: &mut [Planned<'a>]) -> Result<Vec<X
                     next_id += size / xattr::ALIGN as u64;
                     id
                 });
-                inode.shared.push(shared_id);
-                inode.xattr_size += xattr::ALIGN as u64;
+                own.shared.push(shared_id);
+                total += xattr::ALIGN as u64;
             } else {
-                inode.inline.push(xattr);
-                inode.xattr_size += size;
+                own.inline.push(xattr);
+                total += size;
             }
-            if icount(inode.xattr_size).is_none() {
+            if icount(total).is_none() {
                 return Err(failed(name, XattrProblem::TooMany));
             }
         }
+        // Fits: their count does, which has 16 bits.
+        (inode.xattrs, inode.xattr_size) = (Some(Box::new(own)), total as u32);
     }
     Ok(shared)
 }
@@ -301,32 +338,13 @@ fn examine_content(content: &Content, data_blocks: u64) -> Result<(), NodeProble
     }
 }
 
-/// Finds out size, layout, and what lies where.
-fn measure(tree: &Tree, inode: &mut Planned<'_>) {
+/// `i_size`.
+fn size(tree: &Tree, inode: &Planned<'_>) -> u64 {
     match &tree.node(inode.id).kind {
-        Kind::Directory => {
-            inode.size = directory::size(&entries(tree, inode));
-            measure_metadata(inode);
-        }
-        Kind::Symlink(target) => {
-            inode.size = target.len() as u64;
-            measure_metadata(inode);
-        }
-        Kind::File(Content::Sparse { size, chunks, .. }) if *size > 0 => {
-            (inode.layout, inode.size, inode.tail) = (CHUNK_BASED, *size, chunks.len() as u64 * 4);
-        }
-        Kind::File(content) => inode.size = content.size(),
-        Kind::Char(..) | Kind::Block(..) | Kind::Fifo | Kind::Socket => {}
-    }
-}
-
-/// Contents that lie in the metadata: the tail goes inline where inode, xattrs and tail fit into one block.
-fn measure_metadata(inode: &mut Planned<'_>) {
-    inode.tail = inode.size % BLOCK_U64;
-    if inode.tail > 0 && inode.record() <= BLOCK_U64 {
-        (inode.layout, inode.blocks) = (FLAT_INLINE, inode.size / BLOCK_U64);
-    } else {
-        (inode.tail, inode.blocks) = (0, inode.size.div_ceil(BLOCK_U64));
+        Kind::Directory => directory::size(&entries(tree, inode)),
+        Kind::Symlink(target) => target.len() as u64,
+        Kind::File(content) => content.size(),
+        Kind::Char(..) | Kind::Block(..) | Kind::Fifo | Kind::Socket => 0,
     }
 }
 

@@ -1,11 +1,11 @@
 //! The tree that a writer is given: nodes in an arena, names in the directories that hold them.
 //!
-//! Invariants kept here: names are valid and unique, every node has at least one name, and a directory exactly one, so a tree
-//! is a tree. Whether EROFS can hold the attributes of a node is found out by [`crate::write()`], which knows the path.
+//! Invariants kept here: names are valid and unique, and a directory has exactly one, so a tree is a tree. Other nodes can
+//! be added before their names are known; those that never get one are in no walk, and not written. Whether EROFS can hold the attributes of a node is found out by [`crate::write()`], which knows the path.
 
-use std::collections::{BTreeMap, HashMap, btree_map};
+use std::collections::{HashMap, btree_map};
 
-use crate::Content;
+use crate::{Content, RareMap};
 
 /// The longest name, in bytes.
 pub(crate) const MAX_NAME: usize = 255;
@@ -35,7 +35,7 @@ pub struct Attributes {
     /// Its nanoseconds, less than 10^9.
     pub mtime_nsec: u32,
     /// Extended attributes by full name, such as `user.x`.
-    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub xattrs: RareMap<Vec<u8>, Vec<u8>>,
 }
 
 /// What a node is.
@@ -160,7 +160,7 @@ pub struct Tree {
 #[derive(Clone, Debug)]
 struct Slot {
     node: Node,
-    children: BTreeMap<Vec<u8>, NodeId>,
+    children: RareMap<Box<[u8]>, NodeId>,
 }
 
 impl Tree {
@@ -170,7 +170,7 @@ impl Tree {
     /// A tree of a root directory only.
     pub fn new(root: Attributes) -> Self {
         let node = Node { attributes: root, kind: Kind::Directory };
-        Tree { nodes: vec![Slot { node, children: BTreeMap::new() }] }
+        Tree { nodes: vec![Slot { node, children: RareMap::new() }] }
     }
 
     /// Adds a new node under a name.
@@ -178,37 +178,61 @@ impl Tree {
     /// # Errors
     /// See [`TreeError`]; the tree is unchanged then.
     pub fn add(&mut self, parent: NodeId, name: &[u8], node: Node) -> Result<NodeId, TreeError> {
-        let id = NodeId(u32::try_from(self.nodes.len()).map_err(|_| TreeError::Full)?);
-        self.insert(parent, name, id)?;
-        self.nodes.push(Slot { node, children: BTreeMap::new() });
+        let id = self.next_id()?;
+        self.insert(parent, name.into(), id)?;
+        self.nodes.push(Slot { node, children: RareMap::new() });
         Ok(id)
     }
 
-    /// Adds another name (a hard link) for a node that is not a directory.
+    /// Adds a new node that is no directory and has no name yet: [`Tree::link`] and [`Tree::link_owned`] give it one.
+    ///
+    /// # Errors
+    /// See [`TreeError`]; the tree is unchanged then.
+    pub fn add_unnamed(&mut self, node: Node) -> Result<NodeId, TreeError> {
+        if node.kind == Kind::Directory {
+            return Err(TreeError::LinkToDirectory);
+        }
+        let id = self.next_id()?;
+        self.nodes.push(Slot { node, children: RareMap::new() });
+        Ok(id)
+    }
+
+    fn next_id(&self) -> Result<NodeId, TreeError> {
+        u32::try_from(self.nodes.len()).map(NodeId).map_err(|_| TreeError::Full)
+    }
+
+    /// Adds a name (a hard link, if there was one before) for a node that is not a directory.
     ///
     /// # Errors
     /// See [`TreeError`]; the tree is unchanged then.
     pub fn link(&mut self, parent: NodeId, name: &[u8], node: NodeId) -> Result<(), TreeError> {
+        self.link_owned(parent, name.into(), node)
+    }
+
+    /// As [`Tree::link`], of a name that the caller has no more use for.
+    ///
+    /// # Errors
+    /// See [`TreeError`]; the tree is unchanged then.
+    pub fn link_owned(&mut self, parent: NodeId, name: Box<[u8]>, node: NodeId) -> Result<(), TreeError> {
         if self.is_directory(node) {
             return Err(TreeError::LinkToDirectory);
         }
         self.insert(parent, name, node)
     }
 
-    fn insert(&mut self, parent: NodeId, name: &[u8], id: NodeId) -> Result<(), TreeError> {
+    fn insert(&mut self, parent: NodeId, name: Box<[u8]>, id: NodeId) -> Result<(), TreeError> {
         if !self.is_directory(parent) {
             return Err(TreeError::NotADirectory);
         }
-        if !valid_name(name) {
+        if !valid_name(&name) {
             return Err(TreeError::InvalidName);
         }
-        match self.nodes[parent.index()].children.entry(name.to_vec()) {
-            btree_map::Entry::Occupied(_) => Err(TreeError::Exists),
-            btree_map::Entry::Vacant(place) => {
-                place.insert(id);
-                Ok(())
-            }
+        let children = &mut self.nodes[parent.index()].children;
+        if children.contains_key(&name) {
+            return Err(TreeError::Exists);
         }
+        children.insert(name, id);
+        Ok(())
     }
 
     fn is_directory(&self, id: NodeId) -> bool {
@@ -246,7 +270,7 @@ impl Tree {
     /// The entries of a directory in byte order of their names; of anything else none.
     pub fn children(&self, id: NodeId) -> impl DoubleEndedIterator<Item = (&[u8], NodeId)> {
         let children = self.is_directory(id).then(|| self.nodes[id.index()].children.iter());
-        children.into_iter().flatten().map(|(name, child)| (name.as_slice(), *child))
+        children.into_iter().flatten().map(|(name, child)| (&**name, *child))
     }
 
     /// Every name in the tree, a directory before what is in it, siblings in byte order; the root first.
@@ -293,13 +317,15 @@ pub struct Visit {
     pub node: NodeId,
 }
 
+type Names<'a> = btree_map::Iter<'a, Box<[u8]>, NodeId>;
+
 /// See [`Tree::walk`].
 #[derive(Clone, Debug)]
 pub struct Walk<'a> {
     tree: &'a Tree,
     path: Vec<u8>,
     /// The directories that are being walked: what is left of each, and how long its path is.
-    open: Vec<(btree_map::Iter<'a, Vec<u8>, NodeId>, usize)>,
+    open: Vec<(Names<'a>, usize)>,
     next: Option<NodeId>,
 }
 

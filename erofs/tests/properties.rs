@@ -32,7 +32,14 @@ fn xattrs() -> impl Strategy<Value = BTreeMap<Vec<u8>, Vec<u8>>> {
 fn attributes() -> impl Strategy<Value = Attributes> {
     let times = (prop_oneof![any::<i64>(), -2..2_i64], 0..1_000_000_000_u32);
     (0..=0o7777_u16, 0..u32::MAX, 0..u32::MAX, times, xattrs()).prop_map(
-        |(mode, uid, gid, (mtime, mtime_nsec), xattrs)| Attributes { mode, uid, gid, mtime, mtime_nsec, xattrs },
+        |(mode, uid, gid, (mtime, mtime_nsec), xattrs)| Attributes {
+            mode,
+            uid,
+            gid,
+            mtime,
+            mtime_nsec,
+            xattrs: xattrs.into(),
+        },
     )
 }
 

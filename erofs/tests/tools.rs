@@ -92,7 +92,7 @@ fn oracle(sample: &Sample, image: &EroFS<SliceImage<'_>>) {
         let inode = found[&visit.path];
         assert_eq!(inode.modified_unix(), (node.attributes.mtime, node.attributes.mtime_nsec), "{path}");
         assert_eq!((inode.uid(), inode.gid()), (node.attributes.uid, node.attributes.gid), "{path}");
-        assert_eq!(image.xattrs_inode(inode).unwrap(), node.attributes.xattrs, "{path}");
+        assert_eq!(image.xattrs_inode(inode).unwrap(), *node.attributes.xattrs, "{path}");
         match &node.kind {
             Kind::Symlink(target) => assert_eq!(image.read_link_inode(inode).unwrap().as_bytes(), target, "{path}"),
             Kind::Char(major, minor) | Kind::Block(major, minor) => {

@@ -21,6 +21,8 @@ pub enum Face {
 pub struct Config {
     /// The store's URL.
     pub store: String,
+    /// What reaching it takes besides.
+    pub store_settings: blobstore::store::Settings,
     /// Directory of the node's cache.
     pub cache_dir: PathBuf,
     /// The cache's limit, bytes.

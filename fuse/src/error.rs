@@ -129,7 +129,7 @@ impl Error {
                 FetchKind::NotFound => Kind::NotFound,
                 FetchKind::Answer | FetchKind::Verify | FetchKind::Malformed | FetchKind::Refused => Kind::Corrupt,
                 FetchKind::Unsupported => Kind::Unsupported,
-                FetchKind::Transport | FetchKind::Timeout => Kind::Unavailable,
+                FetchKind::Transport | FetchKind::Timeout | FetchKind::Denied => Kind::Unavailable,
                 FetchKind::Local => Kind::Internal,
             },
             _ => Kind::Internal,

@@ -36,7 +36,7 @@ impl Node {
     /// Puts the parts together. Nothing is served yet. The registry has the counters of all of them.
     pub(crate) fn assemble(config: Config) -> Result<(Self, Registry), Error> {
         let usable = |e: store::StoreError| Error::Store(Box::new(e));
-        let mut store = store::open(&config.store).map_err(usable)?;
+        let mut store = store::open_with(&config.store, &config.store_settings).map_err(usable)?;
         if !config.store_delay.is_zero() {
             store = Arc::new(store::Delay::new(store, config.store_delay)) as Arc<dyn Store>;
         }

@@ -5,9 +5,8 @@ use converter::error::{Error, Result};
 use converter::pack::{Spool, plan};
 use converter::read_entries;
 use converter::tar::{Entry, Kind, Reader, Shape, TreePath};
-use converter::tree::{ContentPlace, Merged, Upper};
+use converter::tree::{Merged, Upper};
 use erofs::{Attributes, BLOCK, Expect, Tree, check, read_tree};
-use std::collections::HashMap;
 use std::io::Cursor;
 
 const HEADER: usize = 512;
@@ -84,13 +83,9 @@ fn convert(tar: &[u8]) -> Result<()> {
     for assumption in &settled.assumes {
         assert!(below.holds(assumption) || assumption.found == converter::tree::Found::Contents, "{assumption:?}");
     }
-    let mut files = HashMap::new();
-    for (node, contents) in std::mem::take(&mut settled.contents) {
-        let number = match contents {
-            ContentPlace::Spooled(number) => number,
-            ContentPlace::Below(_) => spool.add(&Shape { size: 0, map: None }, |_| Ok(0))?,
-        };
-        files.insert(node, number);
+    let mut files = std::mem::take(&mut settled.contents);
+    for (node, _) in &settled.copies {
+        files.push((*node, spool.add(&Shape { size: 0, map: None }, |_| Ok(0))?));
     }
     let mut data = 0;
     let plan = plan(&mut settled.tree, &files, &spool, 256 << 10);
@@ -128,7 +123,7 @@ fn below() -> Merged {
     for (number, (path, kind)) in entries.into_iter().enumerate() {
         let path = TreePath::clean(path.as_bytes()).expect("a path");
         let attributes = Attributes { mode: 0o755, uid: 7, ..Attributes::default() };
-        let contents = matches!(kind, Kind::File(_)).then_some(number);
+        let contents = matches!(kind, Kind::File(_)).then_some(number as u32);
         upper.add(Entry { path, kind, attributes }, contents).expect("an entry");
     }
     let settled = upper.settle(&Merged::new()).expect("a layer");

@@ -132,7 +132,9 @@ fn serve(
             let headers: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
             let length = body.len();
             write!(client, "HTTP/1.1 {status}\r\n{headers}Content-Length: {length}\r\nConnection: close\r\n\r\n")?;
-            client.write_all(&body)?;
+            if request.method != "HEAD" {
+                client.write_all(&body)?;
+            }
         }
         Answer::Bare(body) => {
             write!(client, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")?;

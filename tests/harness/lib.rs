@@ -11,7 +11,10 @@ pub mod front;
 pub mod image;
 pub mod node;
 pub mod registry;
+pub mod s3;
+pub mod tls;
 pub mod tree;
+pub mod web;
 
 /// Whether this machine can run whole-system tests; says aloud when it cannot.
 pub fn possible(test: &str) -> bool {

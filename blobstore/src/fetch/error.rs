@@ -11,6 +11,8 @@ pub enum FetchKind {
     Transport,
     /// The store answered something else than what was asked for.
     Answer,
+    /// The store does not let us.
+    Denied,
     /// The store has no such object.
     NotFound,
     /// The bytes do not match their hash.
@@ -33,6 +35,7 @@ impl FetchKind {
         match self {
             Self::Transport => "transport",
             Self::Answer => "answer",
+            Self::Denied => "denied",
             Self::NotFound => "not_found",
             Self::Verify => "verify",
             Self::Timeout => "timeout",
@@ -99,7 +102,7 @@ impl Failure {
     pub(super) fn again(&self) -> Again {
         match self.kind {
             FetchKind::Transport | FetchKind::Timeout => Again::UntilDeadline,
-            FetchKind::Answer | FetchKind::Verify => Again::FewTimes,
+            FetchKind::Answer | FetchKind::Denied | FetchKind::Verify => Again::FewTimes,
             FetchKind::NotFound
             | FetchKind::Malformed
             | FetchKind::Unsupported
@@ -112,8 +115,9 @@ impl Failure {
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         let kind = match &error {
-            StoreError::NotFound { .. } => FetchKind::NotFound,
-            StoreError::Io { .. } => FetchKind::Transport,
+            StoreError::NotFound { .. } | StoreError::NoStore { .. } => FetchKind::NotFound,
+            StoreError::Io { .. } | StoreError::Busy { .. } => FetchKind::Transport,
+            StoreError::Denied { .. } => FetchKind::Denied,
             StoreError::Answer { .. } => FetchKind::Answer,
             StoreError::AlreadyExists { .. } | StoreError::Unsupported { .. } => FetchKind::Malformed,
         };

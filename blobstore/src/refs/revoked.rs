@@ -9,12 +9,17 @@ use crate::layer::LayerId;
 use crate::store::StoreError;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
+use tokio::task::{JoinError, JoinSet};
 
 /// How old the list of revoked layers may be: an image of many layers is resolved once per layer within seconds.
 pub(super) const MAX_AGE: Duration = Duration::from_secs(5);
+
+/// Questions about single layers that are under way at once, to a store that cannot list.
+const AT_ONCE: usize = 16;
 
 /// Body of `revoked/<layer id>`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,15 +65,30 @@ impl Refs {
         if let Some(all) = self.listed_revocations().await? {
             return Ok(layers.iter().copied().filter(|l| all.contains(l)).collect());
         }
-        let mut found = HashSet::new();
-        for layer in layers {
-            match self.store.stat(&key(layer)).await {
-                Ok(_) => drop(found.insert(*layer)),
-                Err(StoreError::NotFound { .. }) => {}
-                Err(e) => return Err(e.into()),
+        self.asked_revocations(layers).await
+    }
+
+    /// Those of `layers` that are revoked, each asked about: several at once, for a stack is long and a store far.
+    async fn asked_revocations(&self, layers: &[LayerId]) -> Result<HashSet<LayerId>> {
+        let (mut found, mut asked) = (HashSet::new(), JoinSet::new());
+        let mut left = layers.iter().copied();
+        loop {
+            for layer in left.by_ref().take(AT_ONCE - asked.len()) {
+                let store = self.store.clone();
+                asked.spawn(async move { (layer, store.stat(&key(&layer)).await) });
+            }
+            match asked.join_next().await.transpose().map_err(|e| self.interrupted(e))? {
+                Some((layer, Ok(_))) => drop(found.insert(layer)),
+                Some((_, Err(StoreError::NotFound { .. }))) => {}
+                Some((_, Err(e))) => return Err(e.into()),
+                None => return Ok(found),
             }
         }
-        Ok(found)
+    }
+
+    fn interrupted(&self, error: JoinError) -> StoreError {
+        let (store, source) = (self.store.url().to_owned(), io::Error::other(error));
+        StoreError::Io { store, key: "revoked/".to_owned(), source }
     }
 
     /// All revoked layers; `None` where the store cannot list.

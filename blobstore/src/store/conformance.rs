@@ -11,11 +11,11 @@ use std::time::{Duration, SystemTime};
 
 /// Runs the suite on a store that can be written.
 pub async fn run(store: &dyn Store) {
-    let since = SystemTime::UNIX_EPOCH.elapsed().expect("a clock after 1970").as_nanos();
-    let base = format!("conformance/{}-{since}/", std::process::id());
+    let base = new_base();
     assert_eq!(done(store.list(&base).await), Vec::<String>::new(), "nothing is listed where nothing was written");
-    missing_objects_are_not_found(store, &base).await;
-    ranges_are_exact(store, &base).await;
+    missing_objects_are_not_found(store, store, &base).await;
+    ranges_are_exact(store, store, &base).await;
+    what_another_replaced_is_read_anew(store, store, &base).await;
     creation_is_exclusive(store, &base).await;
     one_of_many_creators_wins(store, &base).await;
     put_replaces(store, &base).await;
@@ -26,24 +26,48 @@ pub async fn run(store: &dyn Store) {
     remove_all(store, &base).await;
 }
 
-async fn missing_objects_are_not_found(store: &dyn Store, base: &str) {
+/// Runs what of the suite is about reading on a store that cannot be written; `writer` is the same store by another way.
+pub async fn run_read_only(store: &dyn Store, writer: &dyn Store) {
+    let base = new_base();
+    missing_objects_are_not_found(store, writer, &base).await;
+    ranges_are_exact(store, writer, &base).await;
+    what_another_replaced_is_read_anew(store, writer, &base).await;
+    bad_keys_are_refused(store, &base).await;
+    unsupported(store.create(&format!("{base}new"), Bytes::new()).await);
+    unsupported(store.put(&format!("{base}ranges"), Bytes::new()).await);
+    let local = tempfile::NamedTempFile::new().expect("a temporary file");
+    unsupported(store.upload(&format!("{base}new"), local.path()).await);
+    unsupported(store.adopt(&format!("{base}new"), local.path()).await);
+    unsupported(store.delete(&format!("{base}ranges")).await);
+    assert_eq!(done(store.stat(&format!("{base}ranges")).await).size, 100_000, "what is read-only stays");
+    not_found(store.stat(&format!("{base}new")).await);
+    remove_all(writer, &base).await;
+}
+
+fn new_base() -> String {
+    let since = SystemTime::UNIX_EPOCH.elapsed().expect("a clock after 1970").as_nanos();
+    format!("conformance/{}-{since}/", std::process::id())
+}
+
+async fn missing_objects_are_not_found(store: &dyn Store, writer: &dyn Store, base: &str) {
     let key = format!("{base}missing/object");
     not_found(store.get(&key).await);
     not_found(store.get_range(&key, 0..1).await);
+    not_found(store.get_range(&key, 0..0).await);
     not_found(store.stat(&key).await);
-    done(store.delete(&key).await);
-    done(store.create(&format!("{base}folder/file"), Bytes::from_static(b"x")).await);
+    done(writer.delete(&key).await);
+    done(writer.create(&format!("{base}folder/file"), Bytes::from_static(b"x")).await);
     not_found(store.get(&format!("{base}folder")).await);
     not_found(store.stat(&format!("{base}folder")).await);
     not_found(store.get(&format!("{base}folder/file/below")).await);
-    done(store.delete(&format!("{base}folder")).await);
+    done(writer.delete(&format!("{base}folder")).await);
     assert_eq!(done(store.get(&format!("{base}folder/file")).await), &b"x"[..], "a folder is no object to delete");
 }
 
-async fn ranges_are_exact(store: &dyn Store, base: &str) {
+async fn ranges_are_exact(store: &dyn Store, writer: &dyn Store, base: &str) {
     let key = format!("{base}ranges");
     let body: Vec<u8> = (0..100_000u32).map(|n| (n % 251) as u8).collect();
-    done(store.create(&key, body.clone().into()).await);
+    done(writer.create(&key, body.clone().into()).await);
     for range in [0..1u64, 0..100_000, 99_999..100_000, 4096..8192, 7..7, 100_000..100_000] {
         let got = done(store.get_range(&key, range.clone()).await);
         assert_eq!(got, body[range.start as usize..range.end as usize], "bytes {range:?}");
@@ -55,8 +79,21 @@ async fn ranges_are_exact(store: &dyn Store, base: &str) {
     assert_eq!(done(store.stat(&key).await).size, 100_000);
     assert_eq!(done(store.get(&key).await), body);
     let empty = format!("{base}empty");
-    done(store.create(&empty, Bytes::new()).await);
+    done(writer.create(&empty, Bytes::new()).await);
     assert_eq!(done(store.get(&empty).await), Bytes::new());
+}
+
+/// A reader that remembers an object must not keep to it, nor give bytes of two.
+async fn what_another_replaced_is_read_anew(store: &dyn Store, writer: &dyn Store, base: &str) {
+    let key = format!("{base}replaced/ä b+c:d");
+    for n in 1..4u8 {
+        done(writer.put(&key, Bytes::from(vec![n; 1000 * usize::from(n)])).await);
+        assert_eq!(done(store.get_range(&key, 10..20).await), vec![n; 10]);
+        assert_eq!(done(store.get_range(&key, 20..1000).await), vec![n; 980]);
+        assert_eq!(done(store.stat(&key).await).size, 1000 * u64::from(n));
+    }
+    done(writer.delete(&key).await);
+    not_found(store.get_range(&key, 0..1).await);
 }
 
 async fn creation_is_exclusive(store: &dyn Store, base: &str) {

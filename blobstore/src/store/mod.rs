@@ -1,36 +1,50 @@
 //! Where layer files and references lie.
 //!
 //! [`Store`] is as narrow as a bucket: whole objects, ranges, exclusive creation, listing. Every backend passes the
-//! same conformance suite; policy (metering, delay, faults) comes as decorators that forward everything.
+//! same conformance suite; policy (retry, metering, delay, faults) comes as decorators that forward everything.
 //!
-//! * [`open`]: a URL to the store it names.
-//! * [`FileStore`]: a directory.
+//! * [`open`], [`open_with`]: a URL and [`Settings`] to the store it names.
+//! * [`FileStore`]: a directory. [`ThreeFsStore`]: one on a 3FS mount. [`S3Store`]: a bucket. [`HttpStore`]: a web server's
+//!   directory, read-only.
 //! * [`conformance`]: what every backend must do, as code.
-//! * [`Metered`], [`Delay`], [`Fault`]: decorators.
+//! * [`Retry`], [`Metered`], [`Delay`], [`Fault`]: decorators.
 //!
 //! Stores know bytes under keys: not what a layer or a reference is, and nothing is trusted for having come from one.
 
+mod client;
 pub mod conformance;
 mod delay;
 mod fault;
 mod file;
+mod identity;
 mod key;
 mod meter;
 mod open;
+mod refusal;
+mod retry;
+mod s3;
+mod settings;
+mod threefs;
+mod web;
 
 pub use delay::Delay;
 pub use fault::{Action, Fault, Op, Request};
 pub use file::FileStore;
 pub use key::{TEMPORARY, check_key, check_prefix};
 pub use meter::{Counts, Metered};
-pub use open::open;
+pub use open::{open, open_with};
+pub use retry::Retry;
+pub use s3::S3Store;
+pub use settings::{Environment, S3Settings, Secret, Settings};
+pub use threefs::{ThreeFsStore, USRBIO_LIBRARY};
+pub use web::HttpStore;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// What a store says of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,6 +90,36 @@ pub enum StoreError {
         /// URL of the store.
         store: String,
         /// What was asked.
+        what: String,
+    },
+    /// The store does not let us: credentials are missing, wrong or over, or do not allow this.
+    #[error("{store}: {key}: access denied: {what}")]
+    Denied {
+        /// URL of the store.
+        store: String,
+        /// Key of the object.
+        key: String,
+        /// What the store says.
+        what: String,
+    },
+    /// The store cannot answer now; trying again later should help.
+    #[error("{store}: {key}: {what}")]
+    Busy {
+        /// URL of the store.
+        store: String,
+        /// Key of the object.
+        key: String,
+        /// What the store says.
+        what: String,
+        /// How long it asks to wait.
+        after: Option<Duration>,
+    },
+    /// There is no such bucket.
+    #[error("{store}: there is no such bucket: {what}")]
+    NoStore {
+        /// URL of the store.
+        store: String,
+        /// What the service says.
         what: String,
     },
     /// The input or output itself failed; trying again may help.

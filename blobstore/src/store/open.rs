@@ -1,14 +1,17 @@
 //! From a URL to the store that it names.
 
-use super::{FileStore, Result, Store, StoreError};
+use super::{FileStore, HttpStore, Result, Retry, S3Store, Settings, Store, StoreError, ThreeFsStore};
 use std::sync::Arc;
 
-/// Schemes that Lamina's configuration knows and this build has no backend for.
-const NOT_BUILT: [&str; 5] = ["s3", "3fs", "http", "https", "oci"];
-
-/// The store at `url`: `file://` and an absolute path, taken as it is (no percent-encoding). Nothing is read or
-/// created yet. [`StoreError::Unsupported`] for other schemes.
+/// The store at `url`, with nothing set; see [`open_with`].
 pub fn open(url: &str) -> Result<Arc<dyn Store>> {
+    open_with(url, &Settings::default())
+}
+
+/// The store at `url`. `file://` and `3fs://` have an absolute path, taken as it is (no percent-encoding); `s3://` a
+/// bucket and a prefix; `http://` and `https://` are read-only. Those on the network try short troubles again. Nothing is
+/// asked or created yet. [`StoreError::Unsupported`] for other URLs, and for settings that the store cannot use.
+pub fn open_with(url: &str, settings: &Settings) -> Result<Arc<dyn Store>> {
     let refuse = |what: String| Err(StoreError::Unsupported { store: url.to_owned(), what });
     let Some((scheme, rest)) = url.split_once("://") else {
         return refuse(match url.starts_with('/') {
@@ -18,9 +21,11 @@ pub fn open(url: &str) -> Result<Arc<dyn Store>> {
     };
     match scheme {
         "file" if rest.starts_with('/') => Ok(Arc::new(FileStore::new(rest))),
-        "file" => refuse("file:// needs an absolute path: file:///DIRECTORY".to_owned()),
-        known if NOT_BUILT.contains(&known) => refuse(format!("stores of {known}:// are not built yet; file:// is")),
-        unknown => refuse(format!("no store has the scheme {unknown}://; file:// is one")),
+        "3fs" if rest.starts_with('/') => Ok(Arc::new(ThreeFsStore::new(rest, settings)?)),
+        "file" | "3fs" => refuse(format!("{scheme}:// needs an absolute path: {scheme}:///DIRECTORY")),
+        "s3" => Ok(Arc::new(Retry::new(Arc::new(S3Store::new(url, settings)?)))),
+        "http" | "https" => Ok(Arc::new(Retry::new(Arc::new(HttpStore::new(url, settings)?)))),
+        unknown => refuse(format!("no store has the scheme {unknown}://; there are file, s3, 3fs, https and http")),
     }
 }
 
@@ -29,23 +34,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_url_with_an_absolute_path_is_a_store() {
-        assert_eq!(open("file:///var/lib/x/").unwrap().url(), "file:///var/lib/x");
+    fn each_scheme_names_a_store() {
+        let settings = Settings::default();
+        for (url, shown) in [
+            ("file:///var/lib/x/", "file:///var/lib/x"),
+            ("3fs:///mnt/x/", "3fs:///mnt/x"),
+            ("s3://bucket/a/prefix/", "s3://bucket/a/prefix"),
+            ("https://host:1/x/", "https://host:1/x"),
+            ("http://127.0.0.1:1", "http://127.0.0.1:1"),
+        ] {
+            assert_eq!(open_with(url, &settings).unwrap().url(), shown);
+        }
     }
 
     #[test]
     fn other_urls_say_what_is_wrong() {
         for (url, says) in [
             ("file://x/y", "absolute"),
+            ("3fs://x/y", "absolute"),
             ("/var/lib", "file:///var/lib"),
             ("store", "file:///DIRECTORY"),
-            ("s3://bucket/prefix", "not built yet"),
-            ("https://host/x", "not built yet"),
+            ("s3:///prefix", "BUCKET"),
             ("gopher://x", "no store has the scheme"),
         ] {
             let error = open(url).unwrap_err();
             assert!(matches!(error, StoreError::Unsupported { .. }));
             assert!(error.to_string().contains(says) && error.to_string().contains(url), "{error}");
         }
+        let settings = Settings { usrbio: Some("/not/there.so".into()), ..Settings::default() };
+        assert!(open_with("3fs:///mnt/x", &settings).unwrap_err().to_string().contains("/not/there.so"));
     }
 }

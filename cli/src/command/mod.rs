@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::failure::Failure;
 use crate::output;
 use blobstore::refs::Refs;
-use blobstore::store::{Store, open};
+use blobstore::store::{Store, open_with};
 use clap::Parser;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl Context {
     }
 
     fn store(&self) -> Result<Arc<dyn Store>, Failure> {
-        open(&self.config.store.url)
+        open_with(&self.config.store.url, &self.config.store_settings())
             .map_err(|e| Failure::usage(format!("cannot use the store: {}", control::causes(&e))))
     }
 

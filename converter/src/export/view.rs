@@ -2,7 +2,7 @@
 
 use crate::below::Below;
 use crate::error::{Error, Result};
-use crate::tree::{Merged, OPAQUE};
+use crate::tree::{self, Merged, OPAQUE};
 use erofs::{Content, Kind, Node, NodeId, Tree};
 use std::collections::{HashMap, HashSet};
 
@@ -78,7 +78,7 @@ impl View {
     }
 }
 
-fn add(tree: &mut Tree, merged: &Merged, parent: NodeId, name: &[u8], id: usize) -> Result<NodeId> {
+fn add(tree: &mut Tree, merged: &Merged, parent: NodeId, name: &[u8], id: tree::NodeId) -> Result<NodeId> {
     let node = merged.node(id);
     let node = Node { attributes: node.attributes.clone(), kind: node.kind.clone() };
     tree.add(parent, name, node).map_err(|e| Error::refused(e.to_string()).at(name))

@@ -4,7 +4,7 @@ use super::content::ContentHash;
 use super::layer::is_kept;
 use super::{Inode, Kind, Model};
 use crate::error::{Error, Result, show};
-use erofs::Attributes;
+use erofs::{Attributes, RareMap};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, Metadata};
@@ -114,7 +114,7 @@ fn content(path: &Path, size: u64) -> io::Result<[u8; 32]> {
 }
 
 fn attributes(place: &Path, path: &[u8], found: &Metadata, left_out: &mut Vec<LeftOut>) -> io::Result<Attributes> {
-    let mut xattrs = BTreeMap::new();
+    let mut xattrs = RareMap::new();
     for name in names(place)? {
         if !is_kept(&name) {
             left_out.push(format!("'{}': {}", show(path), show(&name)));

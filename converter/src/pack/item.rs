@@ -21,23 +21,40 @@ pub(super) struct Segment {
     pub(super) at: u64,
 }
 
-/// One file's contents.
+/// One file's contents. A layer can have millions of them.
 #[derive(Debug)]
 pub struct Item {
-    /// Bytes of the file, holes included.
-    pub size: u64,
     /// BLAKE3 of the layout and the body.
     pub hash: [u8; 32],
     pub(super) body: Body,
     /// Long runs of zero blocks in the body: start and length in bytes.
-    pub(super) zeros: Vec<(u64, u64)>,
+    zeros: Option<Box<[(u64, u64)]>>,
     /// Whether the bytes are in the source, and not in the spool.
     pub(super) in_source: bool,
+}
+
+impl Item {
+    /// Contents whose body `hasher` has taken all of.
+    pub(super) fn new(body: Body, hasher: BodyHasher, in_source: bool) -> Self {
+        let (hash, zeros) = body.finish(hasher);
+        Self { hash, body, zeros: (!zeros.is_empty()).then(|| zeros.into()), in_source }
+    }
+
+    /// Bytes of the file, holes included.
+    pub fn size(&self) -> u64 {
+        self.body.plain.length
+    }
+
+    /// Long runs of zero blocks in the body: start and length in bytes.
+    pub(super) fn zeros(&self) -> &[(u64, u64)] {
+        self.zeros.as_deref().unwrap_or_default()
+    }
 }
 
 /// What of a file stands in the data space. What is in no segment is zero.
 #[derive(Debug)]
 pub(super) struct Body {
+    /// All of the file, as it would be stored without holes.
     plain: Segment,
     sparse: Option<Box<Sparse>>,
 }

@@ -16,9 +16,8 @@ pub use spool::Spool;
 
 use crate::error::Result;
 use cut::Cutter;
-use erofs::{BLOCK, Content, Kind, NodeId, Tree};
+use erofs::{BLOCK, Kind, NodeId, Tree};
 use read::DataReader;
-use std::collections::HashMap;
 
 /// Where all contents go.
 #[derive(Debug)]
@@ -30,56 +29,50 @@ pub struct Plan {
     /// BLAKE3 over the content hashes in order.
     pub digest: blake3::Hasher,
     /// Numbers of the contents, as their bodies follow each other.
-    order: Vec<usize>,
+    order: Vec<u32>,
     /// Length of each chunk.
     cuts: Vec<u32>,
 }
 
 /// Gives each regular file of `tree` its contents, which are those of `files` by node and number in the spool.
-pub fn plan(tree: &mut Tree, files: &HashMap<NodeId, usize>, spool: &Spool, target: u32) -> Plan {
+pub fn plan(tree: &mut Tree, files: &[(NodeId, u32)], spool: &Spool, target: u32) -> Plan {
     let mut plan =
         Plan { blocks: 0, deduplicated: 0, digest: blake3::Hasher::new(), order: Vec::new(), cuts: Vec::new() };
     let mut cutter = Cutter::new(target);
-    let mut placed: HashMap<usize, Content> = HashMap::new();
-    let mut contents: HashMap<NodeId, Content> = HashMap::new();
+    let mut starts = vec![None; spool.len()];
+    let mut numbers = vec![None; tree.len()];
+    files.iter().for_each(|(node, number)| numbers[node.index()] = Some(*number));
     for visit in tree.walk() {
-        let Some(&number) = files.get(&visit.node) else { continue };
-        if contents.contains_key(&visit.node) {
-            continue;
+        // Each node once, under its first name.
+        let Some(number) = numbers[visit.node.index()].take() else { continue };
+        let item = spool.item(number);
+        match starts[number as usize] {
+            Some(_) => plan.deduplicated += item.size(),
+            None => starts[number as usize] = Some(plan.place(number, item, &mut cutter, &visit.path)),
         }
-        let content = match placed.get(&number) {
-            Some(content) => {
-                plan.deduplicated += spool.item(number).size;
-                content.clone()
-            }
-            None => {
-                let content = plan.place(number, spool.item(number), &mut cutter, &visit.path);
-                placed.insert(number, content.clone());
-                content
-            }
-        };
-        contents.insert(visit.node, content);
     }
-    for (node, content) in contents {
-        tree.node_mut(node).kind = Kind::File(content);
+    for (node, number) in files {
+        if let Some(start) = starts[*number as usize] {
+            tree.node_mut(*node).kind = Kind::File(spool.item(*number).body.content(start));
+        }
     }
     plan.cuts = cutter.finish();
     plan
 }
 
 impl Plan {
-    /// Puts a file's contents at the end of the data space.
-    fn place(&mut self, number: usize, item: &Item, cutter: &mut Cutter, path: &[u8]) -> Content {
-        let content = item.body.content(self.blocks);
+    /// Puts a file's contents at the end of the data space; the block where they start.
+    fn place(&mut self, number: u32, item: &Item, cutter: &mut Cutter, path: &[u8]) -> u64 {
+        let start = self.blocks;
         self.digest.update(&item.hash);
         if item.body.length() > 0 {
             let mut key = blake3::Hasher::new();
             key.update(&item.hash).update(path);
-            cutter.add(&item.body, &item.zeros, *key.finalize().as_bytes());
+            cutter.add(&item.body, item.zeros(), *key.finalize().as_bytes());
             self.blocks += item.body.length() / BLOCK as u64;
             self.order.push(number);
         }
-        content
+        start
     }
 
     /// How many chunks there are.

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 /// again: it has to be what it was.
 pub(super) struct DataReader<'a> {
     spool: &'a Spool,
-    order: std::slice::Iter<'a, usize>,
+    order: std::slice::Iter<'a, u32>,
     open: Option<Open<'a>>,
 }
 
@@ -24,7 +24,7 @@ struct Open<'a> {
 
 impl<'a> DataReader<'a> {
     /// Of the items with these numbers.
-    pub(super) fn new(spool: &'a Spool, order: &'a [usize]) -> Self {
+    pub(super) fn new(spool: &'a Spool, order: &'a [u32]) -> Self {
         Self { spool, order: order.iter(), open: None }
     }
 

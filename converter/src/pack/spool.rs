@@ -4,7 +4,7 @@
 //! only: their bytes go to a nameless temporary file. A tar that lies uncompressed in a file is read there again
 //! instead. It may have changed by then, so what comes from it is to be hashed again.
 //!
-//! Memory: a buffer, and some hundred bytes a file.
+//! Memory: a buffer, and about a hundred bytes a file.
 
 use super::hash::BodyHasher;
 use super::item::{Body, Item, Segment};
@@ -28,7 +28,8 @@ pub struct Spool {
     /// Where the input can be read again, and the byte at which it starts there.
     source: Option<(File, u64)>,
     items: Vec<Item>,
-    by_hash: HashMap<[u8; 32], usize>,
+    /// Places in the list by the first bytes of the hash: the hashes themselves are kept once.
+    by_hash: HashMap<[u8; 8], u32>,
     buffer: Vec<u8>,
 }
 
@@ -47,7 +48,7 @@ impl Spool {
     }
 
     /// Takes a file's stored bytes from `read`, which gives 0 at their end; returns the file's number.
-    pub fn add(&mut self, shape: &Shape, read: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<usize> {
+    pub fn add(&mut self, shape: &Shape, read: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<u32> {
         let body = Body::new(shape, self.end);
         self.take(shape, body, false, read)
     }
@@ -58,7 +59,7 @@ impl Spool {
         shape: &Shape,
         position: u64,
         read: impl FnMut(&mut [u8]) -> Result<usize>,
-    ) -> Result<usize> {
+    ) -> Result<u32> {
         match self.source {
             Some((_, start)) => self.take(shape, Body::new(shape, start + position), true, read),
             None => self.add(shape, read),
@@ -71,7 +72,7 @@ impl Spool {
         body: Body,
         in_source: bool,
         mut read: impl FnMut(&mut [u8]) -> Result<usize>,
-    ) -> Result<usize> {
+    ) -> Result<u32> {
         let want: u64 = body.segments().iter().map(|segment| segment.length).sum();
         self.count_zeros(shape, body.length() - want)?;
         let mut hasher = BodyHasher::default();
@@ -83,9 +84,7 @@ impl Spool {
             return Err(Error::refused(format!("its contents are more than the {want} bytes that were announced")));
         }
         hasher.zeros(body.length() - hasher.at());
-        let (hash, zeros) = body.finish(hasher);
-        let item = Item { size: shape.size, hash, body, zeros, in_source };
-        Ok(self.keep(item, if in_source { 0 } else { want }))
+        self.keep(Item::new(body, hasher, in_source), if in_source { 0 } else { want })
     }
 
     fn take_segment(
@@ -129,17 +128,31 @@ impl Spool {
     }
 
     /// Keeps an item whose bytes stand at the end of the spool, unless its contents are there already.
-    fn keep(&mut self, item: Item, spooled: u64) -> usize {
-        *self.by_hash.entry(item.hash).or_insert_with(|| {
-            self.items.push(item);
-            self.end += spooled;
-            self.items.len() - 1
-        })
+    fn keep(&mut self, item: Item, spooled: u64) -> Result<u32> {
+        let next = u32::try_from(self.items.len()).map_err(|e| Error::failed("counting the contents", e))?;
+        let number = *self.by_hash.entry(*item.hash.first_chunk().unwrap_or(&[0; 8])).or_insert(next);
+        if self.items.get(number as usize).is_some_and(|kept| kept.hash == item.hash) {
+            return Ok(number);
+        }
+        // Of contents whose hashes begin alike, which are rarer than any error, all but the first are kept each time.
+        self.items.push(item);
+        self.end += spooled;
+        Ok(next)
+    }
+
+    /// Nothing more is added: forgets what equal contents are found by.
+    pub fn complete(&mut self) {
+        self.by_hash = HashMap::new();
     }
 
     /// A file's contents by its number.
-    pub fn item(&self, number: usize) -> &Item {
-        &self.items[number]
+    pub fn item(&self, number: u32) -> &Item {
+        &self.items[number as usize]
+    }
+
+    /// How many different contents there are.
+    pub(super) fn len(&self) -> usize {
+        self.items.len()
     }
 
     /// Bytes in the spool.
@@ -162,7 +175,7 @@ mod tests {
     use super::*;
     use crate::tar::Extent;
 
-    fn add(spool: &mut Spool, shape: &Shape, mut bytes: &[u8]) -> Result<usize> {
+    fn add(spool: &mut Spool, shape: &Shape, mut bytes: &[u8]) -> Result<u32> {
         spool.add(shape, |buffer| std::io::Read::read(&mut bytes, buffer).map_err(|_| unreachable!()))
     }
 

@@ -1,19 +1,19 @@
 use super::*;
 use crate::tar::{Extent, Shape};
-use erofs::{Attributes, Node};
+use erofs::{Attributes, Content, Node};
 
 const T: usize = 64 << 10;
 
 struct Layer {
     tree: Tree,
-    files: HashMap<NodeId, usize>,
+    files: Vec<(NodeId, u32)>,
     spool: Spool,
 }
 
 impl Layer {
     fn new() -> Self {
         let spool = Spool::new(&std::env::temp_dir()).unwrap();
-        Self { tree: Tree::new(Attributes::default()), files: HashMap::new(), spool }
+        Self { tree: Tree::new(Attributes::default()), files: Vec::new(), spool }
     }
 
     fn add(&mut self, name: &str, shape: &Shape, mut bytes: &[u8]) -> NodeId {
@@ -21,7 +21,7 @@ impl Layer {
             self.spool.add(shape, |buffer| std::io::Read::read(&mut bytes, buffer).map_err(|_| unreachable!()));
         let node = Node { attributes: Attributes::default(), kind: Kind::File(Content::EMPTY) };
         let id = self.tree.add(Tree::ROOT, name.as_bytes(), node).unwrap();
-        self.files.insert(id, number.unwrap());
+        self.files.push((id, number.unwrap()));
         id
     }
 
@@ -183,7 +183,7 @@ fn a_source_is_read_again_and_must_be_what_it_was() {
         let shape = Shape { size: size as u64, map: None };
         let number = layer.spool.add_in_place(&shape, at, &mut read).unwrap();
         let node = Node { attributes: Attributes::default(), kind: Kind::File(Content::EMPTY) };
-        layer.files.insert(layer.tree.add(Tree::ROOT, name.as_bytes(), node).unwrap(), number);
+        layer.files.push((layer.tree.add(Tree::ROOT, name.as_bytes(), node).unwrap(), number));
     }
     assert_eq!(layer.spool.stored(), 0);
     assert!(layer.pack().1.concat() == bytes);

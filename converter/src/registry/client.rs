@@ -72,8 +72,10 @@ impl Registry {
             build.or_else(bare).map_err(Trouble::from)
         };
         let plain = || {
-            let builder =
-                Client::builder().user_agent(concat!("lamina/", env!("CARGO_PKG_VERSION"))).connect_timeout(CONNECT);
+            let builder = Client::builder()
+                .user_agent(concat!("lamina/", env!("CARGO_PKG_VERSION")))
+                .http1_only()
+                .connect_timeout(CONNECT);
             if local { builder.no_proxy() } else { builder }
         };
         let following = built(&|| plain().read_timeout(STALL).redirect(Policy::custom(follow)))?;

@@ -8,7 +8,7 @@
 //! Layer files wait in a stage: nothing is written to the store before all of the source was converted, so a refused
 //! source leaves nothing behind. What is written then, and in which order, is `publish`'s.
 
-use crate::below::{self, Below};
+use crate::below::Below;
 use crate::build::{self, Input, Made, Settings};
 use crate::collapse::{Collapsed, Collapser};
 use crate::error::{Error, Result, store};
@@ -113,7 +113,7 @@ impl<'a> Session<'a> {
         let started = Instant::now();
         self.tell(&Event::Started { layer: name, bytes });
         let (made, below) = self.build(input, Below::default()).await?;
-        let (made, below) = self.laid(made, below).await.map_err(|e| e.in_layer(name))?;
+        let made = made.map_err(|e| e.in_layer(name))?;
         let diff_id = made.diff_id();
         let report = report(&made, None, diff_id, &below, started);
         let layer = fresh(made, None, report);
@@ -218,7 +218,7 @@ impl<'a> Session<'a> {
         while made.as_ref().is_err_and(|error| blobs.has_elsewhere(&layer.digest, error)) {
             (made, below) = self.build_image_layer(layer, blobs, below, slot).await?;
         }
-        let (made, below) = self.laid(made, below).await?;
+        let made = made?;
         if let Some(slot) = slot {
             slot.keep(&made, &self.settings.stage);
         }
@@ -248,19 +248,17 @@ impl<'a> Session<'a> {
         self.build(Input::Layer(blob, layer.clone()), below).await
     }
 
-    /// Makes a layer over a tree, which comes back.
-    async fn build(&self, input: Input, below: Below) -> Result<(Result<Made>, Below)> {
-        let (settings, runtime) = (self.settings.clone(), Handle::current());
-        let work = move || (build::build(input, &below, &settings, &runtime), below);
-        spawn_blocking(work).await.map_err(thread)
-    }
-
-    /// Lays a layer that was made over the tree below it.
-    async fn laid(&self, made: Result<Made>, mut below: Below) -> Result<(Made, Below)> {
-        let made = made.map_err(|e| self.no_room(e))?;
-        let (body, tree) = below::open(&self.staged, &made.entry).await?;
-        below.push(body, &tree, made.entry.root_opaque);
-        Ok((made, below))
+    /// Makes a layer and lays it over the tree below, which comes back as it was where that fails.
+    async fn build(&self, input: Input, mut below: Below) -> Result<(Result<Made>, Below)> {
+        let (settings, staged, runtime) = (self.settings.clone(), self.staged.clone(), Handle::current());
+        // All in one thread: the allocator gives what one has freed to no other.
+        let work = move || {
+            let made = build::build(input, &below, &settings, &runtime);
+            let laid = made.and_then(|made| runtime.block_on(below.load(&staged, &made.entry)).map(|()| made));
+            (laid, below)
+        };
+        let (made, below) = spawn_blocking(work).await.map_err(thread)?;
+        Ok((made.map_err(|e| self.no_room(e)), below))
     }
 
     /// Says what can be done where the work directory is full. What the layer took there is free again by now.

@@ -107,7 +107,7 @@ impl Walker<'_> {
         kind: Kind,
         stat: &Stat,
         mut xattrs: Xattrs,
-        contents: Option<usize>,
+        contents: Option<u32>,
     ) -> Result<()> {
         for name in crate::tree::keep_possible(&mut xattrs) {
             self.upper.warn(format!("'{path}': the attribute '{}' is left out", show(&name)));
@@ -125,7 +125,7 @@ impl Walker<'_> {
         self.upper.add(entry, contents)
     }
 
-    fn file(&mut self, at: &Pending, stat: &Stat) -> Result<(Shape, usize)> {
+    fn file(&mut self, at: &Pending, stat: &Stat) -> Result<(Shape, u32)> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = fs::openat(&*at.parent, &at.name[..], flags, Mode::empty()).map_err(failed(&at.path))?;
         let size = stat.st_size as u64;

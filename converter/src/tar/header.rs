@@ -3,8 +3,7 @@
 use crate::error::{Error, Result, short, show};
 use crate::tar::number;
 use crate::tar::pax::Records;
-use erofs::Attributes;
-use std::collections::BTreeMap;
+use erofs::{Attributes, RareMap};
 use std::ops::Deref;
 
 /// What the kernel takes as the target of a symbolic link.
@@ -117,8 +116,8 @@ fn owner(key: &str, records: &Records, field: &[u8]) -> Result<u32> {
     }
 }
 
-fn xattrs(records: &Records) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
-    let (mut all, mut sum) = (BTreeMap::new(), 0);
+fn xattrs(records: &Records) -> Result<RareMap<Vec<u8>, Vec<u8>>> {
+    let (mut all, mut sum) = (RareMap::new(), 0);
     for (name, value) in records.under("SCHILY.xattr.") {
         if name.is_empty() || name.len() > 255 || name.contains(&0) {
             return Err(Error::refused(format!("invalid extended attribute name '{}'", short(name))));

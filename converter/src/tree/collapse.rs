@@ -10,7 +10,6 @@
 
 use super::merged::{Id, Merged, OPAQUE, Placed};
 use super::settle::Settled;
-use super::upper::ContentPlace;
 use crate::error::{Error, Result};
 use erofs::{Attributes, Content, Kind, Node, NodeId, Tree};
 use std::collections::HashMap;
@@ -25,16 +24,17 @@ pub fn collapse(below: &Merged, with: &Merged, first: usize) -> Result<Settled> 
         shows_through: shows_through(with, root, first),
         tree: Tree::new(with.node(root).attributes.clone()),
         nodes: HashMap::new(),
-        contents: Vec::new(),
+        copies: Vec::new(),
     };
     let mut open = vec![(root, Tree::ROOT, below.root())];
     while let Some((directory, place, lower)) = open.pop() {
         work.directory(directory, place, lower, &mut open)?;
     }
-    let Work { tree, mut contents, .. } = work;
+    let Work { tree, mut copies, .. } = work;
     // So that each chunk is read once.
-    contents.sort_by_key(|(_, from)| where_from(from));
-    Ok(Settled { tree, contents, root_opaque: false, assumes: Vec::new(), warnings: Vec::new(), marks: false })
+    copies.sort_by_key(|(_, from)| where_from(from));
+    let (contents, assumes, warnings) = (Vec::new(), Vec::new(), Vec::new());
+    Ok(Settled { tree, contents, copies, root_opaque: false, assumes, warnings, marks: false })
 }
 
 struct Work<'a> {
@@ -45,7 +45,7 @@ struct Work<'a> {
     shows_through: HashMap<Id, bool>,
     tree: Tree,
     nodes: HashMap<Id, NodeId>,
-    contents: Vec<(NodeId, ContentPlace)>,
+    copies: Vec<(NodeId, Placed)>,
 }
 
 /// A directory, where it goes, and what is seen below it.
@@ -102,8 +102,7 @@ impl Work<'_> {
         };
         let node = self.add(place, name, Node { attributes: found.attributes.clone(), kind })?;
         self.nodes.insert(id, node);
-        let placed = content.map(|content| (node, ContentPlace::Below(Placed { layer: found.layer, content })));
-        self.contents.extend(placed);
+        self.copies.extend(content.map(|content| (node, Placed { layer: found.layer, content })));
         Ok(())
     }
 
@@ -131,12 +130,9 @@ fn shows_through(with: &Merged, root: Id, first: usize) -> HashMap<Id, bool> {
     found
 }
 
-fn where_from(contents: &ContentPlace) -> (usize, u64) {
-    match contents {
-        ContentPlace::Spooled(number) => (*number, 0),
-        ContentPlace::Below(Placed { layer, content: Content::Plain { start, .. } }) => (*layer, *start),
-        ContentPlace::Below(Placed { layer, content: Content::Sparse { chunks, .. } }) => {
-            (*layer, chunks.iter().flatten().min().copied().unwrap_or(0))
-        }
+fn where_from(Placed { layer, content }: &Placed) -> (usize, u64) {
+    match content {
+        Content::Plain { start, .. } => (*layer, *start),
+        Content::Sparse { chunks, .. } => (*layer, chunks.iter().flatten().min().copied().unwrap_or(0)),
     }
 }

@@ -3,43 +3,37 @@
 use super::assume::{Assumes, Assumption, Found, default_directory, without_time};
 use super::links::unresolved;
 use super::merged::{Id, Merged, OPAQUE};
-use super::upper::{ContentPlace, Inode, Path, Says, Upper};
+use super::upper::{Path, Says, Slots, Upper};
 use super::visit::{Lower, Visit, path_of};
 use crate::error::{Error, Result};
 use erofs::{Attributes, Kind, Node, NodeId, Tree};
-use std::collections::HashMap;
 
 /// The layer's tree, growing.
 pub(super) struct Build<'a> {
     upper: &'a Upper,
     below: &'a Merged,
-    pub(super) visits: &'a [Visit<'a>],
+    pub(super) visits: Vec<Visit<Box<[u8]>>>,
     pub(super) tree: Tree,
     /// Node of each directory that was visited.
     directories: Vec<NodeId>,
-    inodes: HashMap<usize, NodeId>,
-    pub(super) contents: Vec<(NodeId, ContentPlace)>,
     pub(super) assumes: Assumes,
     /// By visit: it was noted of it, or of a directory above, that the tree below has nothing there.
     absent: Vec<bool>,
 }
 
 impl<'a> Build<'a> {
-    /// Starts with the root; `assumes` has what was relied on to get so far.
-    pub(super) fn new(upper: &'a Upper, below: &'a Merged, visits: &'a [Visit<'a>], assumes: Assumes) -> Result<Self> {
-        let mut build = Self {
-            upper,
-            below,
-            visits,
-            tree: Tree::new(Attributes::default()),
-            directories: vec![Tree::ROOT; visits.len()],
-            inodes: HashMap::new(),
-            contents: Vec::new(),
-            assumes,
-            absent: vec![false; visits.len()],
-        };
-        let root = match (&upper.slots[0].says, below.root()) {
-            (Says::Directory(attributes), _) => attributes.clone(),
+    /// Starts with the root. `tree` has the nodes that `upper` names, `assumes` what was relied on to get so far.
+    pub(super) fn new(
+        upper: &'a Upper,
+        below: &'a Merged,
+        tree: Tree,
+        visits: Vec<Visit<Box<[u8]>>>,
+        assumes: Assumes,
+    ) -> Result<Self> {
+        let (directories, absent) = (vec![Tree::ROOT; visits.len()], vec![false; visits.len()]);
+        let mut build = Self { upper, below, visits, tree, directories, assumes, absent };
+        let root = match (&upper.slots[Slots::ROOT].says, below.root()) {
+            (Says::Directory(attributes), _) => (**attributes).clone(),
             (_, Some(id)) => build.inherit(0, id)?,
             (_, None) => {
                 build.assume(0, Found::Directory(default_directory()))?;
@@ -59,7 +53,7 @@ impl<'a> Build<'a> {
                     self.no_directory(number)?;
                 }
                 // What the marks in it act on was found here, and not where a link would have led.
-                if (path.opaque || !path.children.is_empty()) && self.visits[number].lower != Lower::Hidden {
+                if (path.opaque || self.visits[number].has_children) && self.visits[number].lower != Lower::Hidden {
                     self.assume(number, Found::NoLink)?;
                 }
                 Ok(())
@@ -68,9 +62,9 @@ impl<'a> Build<'a> {
                 let attributes = self.implied(number, path)?;
                 self.directory(number, attributes)
             }
-            Says::Directory(attributes) => self.directory(number, attributes.clone()),
-            Says::Inode(inode) if self.upper.inodes[*inode].kind == Kind::Char(0, 0) => self.whiteout(number),
-            Says::Inode(inode) => self.inode(number, *inode),
+            Says::Directory(attributes) => self.directory(number, (**attributes).clone()),
+            Says::Inode(node) if self.tree.node(*node).kind == Kind::Char(0, 0) => self.whiteout(number),
+            Says::Inode(node) => self.name(number, *node),
             Says::Link(_) => Err(unresolved()),
         }
     }
@@ -135,26 +129,18 @@ impl<'a> Build<'a> {
         Ok(())
     }
 
-    fn inode(&mut self, number: usize, inode: usize) -> Result<()> {
-        if let Some(&node) = self.inodes.get(&inode) {
-            let (parent, name) = self.place(number);
-            return self.tree.link(parent, name, node).map_err(|e| Error::refused(e.to_string()));
-        }
-        let Inode { attributes, kind, contents } = &self.upper.inodes[inode];
-        let node = self.add(number, attributes.clone(), kind.clone())?;
-        self.inodes.insert(inode, node);
-        self.contents.extend(contents.iter().map(|contents| (node, contents.clone())));
-        Ok(())
+    /// Gives a node its name, or one more. The visit has none then, nor needs it: nothing is below it, nothing else can
+    /// be wrong with it.
+    fn name(&mut self, number: usize, node: NodeId) -> Result<()> {
+        let visit = &mut self.visits[number];
+        let (name, parent) = (std::mem::take(&mut visit.name), self.directories[visit.parent()]);
+        self.tree.link_owned(parent, name, node).map_err(|e| Error::refused(e.to_string()))
     }
 
     fn add(&mut self, number: usize, attributes: Attributes, kind: Kind) -> Result<NodeId> {
-        let (parent, name) = self.place(number);
+        let Visit { name, .. } = &self.visits[number];
+        let parent = self.directories[self.visits[number].parent()];
         self.tree.add(parent, name, Node { attributes, kind }).map_err(|e| Error::refused(e.to_string()))
-    }
-
-    fn place(&self, number: usize) -> (NodeId, &'a [u8]) {
-        let visit = &self.visits[number];
-        (self.directories[visit.parent], visit.name)
     }
 
     /// Notes that the tree below has no directory at a path.
@@ -168,7 +154,7 @@ impl<'a> Build<'a> {
 
     /// Notes that the tree below has nothing at a path: said of the highest such directory only, since paths can be deep.
     fn nothing(&mut self, number: usize) -> Result<()> {
-        if !self.absent[self.visits[number].parent] {
+        if !self.absent[self.visits[number].parent()] {
             self.assume(number, Found::Nothing)?;
         }
         self.absent[number] = true;
@@ -176,6 +162,6 @@ impl<'a> Build<'a> {
     }
 
     fn assume(&mut self, number: usize, found: Found) -> Result<()> {
-        self.assumes.push(Assumption { path: path_of(self.visits, number), found })
+        self.assumes.push(Assumption { path: path_of(&self.visits, number), found })
     }
 }

@@ -3,17 +3,18 @@
 
 use super::assume::{Assumes, Assumption, Found};
 use super::merged::{Id, Merged, Placed};
-use super::upper::{ContentPlace, Inode, Says, Slot, Upper, not_linkable};
+use super::upper::{Says, Slot, Slots, Upper, not_linkable};
 use super::visit::{Lower, path_of, step};
 use crate::error::{Error, Result};
 use crate::limits::check_paths;
 use crate::tar::TreePath;
-use erofs::{Content, Kind};
+use erofs::{Content, Kind, Node, NodeId};
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 /// The node that a hard link is another name of.
 enum Target {
-    Inode(usize),
+    Inode(NodeId),
     Below(Id, TreePath),
 }
 
@@ -27,7 +28,7 @@ impl Upper {
     /// Gives each hard link that had no target the inode of its target: in the layer as it is now, else below. The layer
     /// may have `most` paths then.
     pub(super) fn resolve_links(&mut self, below: &Merged, assumes: &mut Assumes, most: usize) -> Result<()> {
-        let mut copied: HashMap<Id, usize> = HashMap::new();
+        let mut copied: HashMap<Id, NodeId> = HashMap::new();
         for (slot, path) in self.pending() {
             // An earlier one's way led over it.
             let Says::Link(_) = self.slots[slot].says else { continue };
@@ -36,7 +37,10 @@ impl Upper {
             let inode = match target {
                 Target::Inode(inode) => inode,
                 Target::Below(id, target) => {
-                    let inode = *copied.entry(id).or_insert_with(|| self.copy_up(below, id));
+                    let inode = match copied.entry(id) {
+                        Entry::Occupied(copy) => *copy.get(),
+                        Entry::Vacant(place) => *place.insert(self.copy_up(below, id).map_err(at)?),
+                    };
                     let place = self.place(&target).map_err(at)?;
                     check_paths(self.paths(), most).map_err(at)?;
                     self.put(place, Says::Inode(inode));
@@ -95,12 +99,12 @@ impl Upper {
 
     /// What can be seen of the tree below at a path once the layer is over it.
     fn visible(&self, path: &TreePath, below: &Merged) -> Lower {
-        let mut slot = Some(0);
+        let mut slot = Some(Slots::ROOT);
         let mut lower = below.root().map_or(Lower::Absent, Lower::Node);
         for part in path.parts() {
             if let Some(directory) = slot.map(|slot| &self.slots[slot]) {
                 lower = directory.inside(lower, below);
-                slot = directory.children.get(part).copied();
+                slot = directory.children.get(&**part).copied();
             }
             lower = step(lower, part, below);
         }
@@ -110,17 +114,15 @@ impl Upper {
         }
     }
 
-    fn copy_up(&mut self, below: &Merged, id: Id) -> usize {
-        let node = below.node(id);
-        let (kind, contents) = match &node.kind {
-            Kind::File(content) => {
-                let content = Placed { layer: node.layer, content: content.clone() };
-                (Kind::File(Content::EMPTY), Some(ContentPlace::Below(content)))
-            }
+    fn copy_up(&mut self, below: &Merged, id: Id) -> Result<NodeId> {
+        let found = below.node(id);
+        let (kind, content) = match &found.kind {
+            Kind::File(content) => (Kind::File(Content::EMPTY), Some(content.clone())),
             other => (other.clone(), None),
         };
-        self.inodes.push(Inode { attributes: node.attributes.clone(), kind, contents });
-        self.inodes.len() - 1
+        let node = self.node(Node { attributes: found.attributes.clone(), kind })?;
+        self.copies.extend(content.map(|content| (node, Placed { layer: found.layer, content })));
+        Ok(node)
     }
 }
 

@@ -1,8 +1,7 @@
 //! What a stack of layers shows: the tree below the next layer.
 
 use crate::tar::TreePath;
-use erofs::{Attributes, Content, Kind, Tree};
-use std::collections::{BTreeMap, HashMap};
+use erofs::{Attributes, Content, Kind, RareMap, Tree};
 
 /// Overlayfs's mark of a directory that hides the same directory in the layers below.
 pub const OPAQUE: &[u8] = b"trusted.overlay.opaque";
@@ -15,7 +14,7 @@ pub struct Merged {
 }
 
 /// A node's place in a [`Merged`].
-pub type Id = usize;
+pub type Id = u32;
 
 /// What stands at a path.
 #[derive(Debug, Clone)]
@@ -26,7 +25,7 @@ pub struct Node {
     pub kind: Kind,
     /// Number of the layer that it comes from, counted from the bottom.
     pub layer: usize,
-    children: BTreeMap<Vec<u8>, Id>,
+    children: RareMap<Box<[u8]>, Id>,
 }
 
 impl Merged {
@@ -52,17 +51,17 @@ impl Merged {
 
     /// A node.
     pub fn node(&self, id: Id) -> &Node {
-        &self.nodes[id]
+        &self.nodes[id as usize]
     }
 
     /// The node under a name of a directory.
     pub fn child(&self, directory: Id, name: &[u8]) -> Option<Id> {
-        self.nodes[directory].children.get(name).copied()
+        self.node(directory).children.get(name).copied()
     }
 
     /// The names in a directory, in byte order.
     pub fn names(&self, directory: Id) -> impl Iterator<Item = &[u8]> {
-        self.nodes[directory].children.keys().map(Vec::as_slice)
+        self.node(directory).children.keys().map(|name| &**name)
     }
 
     /// The node at a path.
@@ -82,17 +81,17 @@ impl Merged {
             Some(node) => node.attributes = shown(&root.attributes),
             None => drop(self.push(root, number)),
         }
-        let mut seen = HashMap::new();
+        let mut seen = vec![None; layer.len()];
         let mut open = vec![(Tree::ROOT, 0)];
         while let Some((directory, below)) = open.pop() {
             for (name, id) in layer.children(directory) {
                 let node = layer.node(id);
                 match node.kind {
-                    Kind::Char(0, 0) => drop(self.nodes[below].children.remove(name)),
+                    Kind::Char(0, 0) => drop(self.nodes[below as usize].children.remove(name)),
                     Kind::Directory => open.push((id, self.directory(below, name, node, number))),
                     _ => {
-                        let place = *seen.entry(id).or_insert_with(|| self.push(node, number));
-                        self.nodes[below].children.insert(name.to_vec(), place);
+                        let place = *seen[id.index()].get_or_insert_with(|| self.push(node, number));
+                        self.nodes[below as usize].children.insert(name.into(), place);
                     }
                 }
             }
@@ -101,15 +100,15 @@ impl Merged {
 
     fn directory(&mut self, parent: Id, name: &[u8], node: &erofs::Node, layer: usize) -> Id {
         let opaque = node.attributes.xattrs.contains_key(OPAQUE);
-        match self.child(parent, name).filter(|&id| !opaque && self.nodes[id].kind == Kind::Directory) {
+        match self.child(parent, name).filter(|&id| !opaque && self.node(id).kind == Kind::Directory) {
             Some(id) => {
-                self.nodes[id].attributes = shown(&node.attributes);
-                self.nodes[id].layer = layer;
+                let under = &mut self.nodes[id as usize];
+                (under.attributes, under.layer) = (shown(&node.attributes), layer);
                 id
             }
             None => {
                 let id = self.push(node, layer);
-                self.nodes[parent].children.insert(name.to_vec(), id);
+                self.nodes[parent as usize].children.insert(name.into(), id);
                 id
             }
         }
@@ -117,8 +116,9 @@ impl Merged {
 
     fn push(&mut self, node: &erofs::Node, layer: usize) -> Id {
         let (attributes, kind) = (shown(&node.attributes), node.kind.clone());
-        self.nodes.push(Node { attributes, kind, layer, children: BTreeMap::new() });
-        self.nodes.len() - 1
+        self.nodes.push(Node { attributes, kind, layer, children: RareMap::new() });
+        // Fits: see `limits::NODES`.
+        (self.nodes.len() - 1) as Id
     }
 }
 

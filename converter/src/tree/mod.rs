@@ -30,7 +30,7 @@ pub use assume::{Assumption, Found};
 pub use collapse::collapse;
 pub use merged::{Id as NodeId, Merged, Node, OPAQUE, Placed};
 pub use settle::Settled;
-pub use upper::{ContentPlace, Meaning, Upper};
+pub use upper::{Meaning, Upper};
 pub use xattr::{Xattrs, keep_possible};
 
 #[cfg(test)]

@@ -6,20 +6,22 @@
 
 use super::assume::{Assumes, Assumption};
 use super::emit::Build;
-use super::merged::Merged;
-use super::upper::{ContentPlace, Path, Says, Upper};
+use super::merged::{Merged, Placed};
+use super::upper::{Path, Says, Slots, Upper};
 use super::visit::{Lower, Visit, path_of, step};
 use crate::error::Result;
 use crate::limits::{ASSUMED, PATHS, check_nodes};
-use erofs::{Kind, NodeId, Tree};
+use erofs::{Attributes, Kind, NodeId, Tree};
 
 /// A layer, decided.
 #[derive(Debug)]
 pub struct Settled {
-    /// The layer's tree. Files have no contents yet: see [`Settled::contents`].
+    /// The layer's tree. Files have no contents yet: see [`Settled::contents`] and [`Settled::copies`].
     pub tree: Tree,
-    /// The contents of each regular file.
-    pub contents: Vec<(NodeId, ContentPlace)>,
+    /// Files whose contents are in this layer's spool, with their numbers there. Some may have no name in the tree.
+    pub contents: Vec<(NodeId, u32)>,
+    /// The other files: their contents are in a layer below.
+    pub copies: Vec<(NodeId, Placed)>,
     /// Whether the layer hides all below it.
     pub root_opaque: bool,
     /// What holds of the tree below and was relied on, each once, in the order in which it was met.
@@ -36,14 +38,15 @@ impl Upper {
         let mut assumes = Assumes::new(ASSUMED);
         self.follow_links(below, &mut assumes, PATHS)?;
         self.resolve_links(below, &mut assumes, PATHS)?;
-        let mut visits = self.downwards(below);
+        let mut visits = self.take_down(below);
         check_nodes(below.nodes() + visits.len())?;
         self.upwards(&mut visits, below);
-        let mut build = Build::new(&self, below, &visits, assumes)?;
+        let tree = std::mem::replace(&mut self.tree, Tree::new(Attributes::default()));
+        let mut build = Build::new(&self, below, tree, visits, assumes)?;
         for number in 1..build.visits.len() {
-            build.visit(number).map_err(|e| e.at(&path_of(build.visits, number).to_bytes()))?;
+            build.visit(number).map_err(|e| e.at(&path_of(&build.visits, number).to_bytes()))?;
         }
-        let Build { tree, contents, assumes, .. } = build;
+        let Build { tree, assumes, .. } = build;
         let assumes = assumes.into_list();
         let more = self.warned - self.warnings.len() as u64;
         if more > 0 {
@@ -56,19 +59,41 @@ impl Upper {
                 .push("whiteouts and opaque marks hide nothing, since nothing lies below: left out".to_owned());
         }
         let marks = marks && self.keep_marks;
-        Ok(Settled { tree, contents, root_opaque: self.slots[0].opaque, assumes, warnings: self.warnings, marks })
+        let root_opaque = self.slots[Slots::ROOT].opaque;
+        let Self { contents, copies, warnings, .. } = self;
+        Ok(Settled { tree, contents, copies, root_opaque, assumes, warnings, marks })
     }
 
-    pub(super) fn downwards(&self, below: &Merged) -> Vec<Visit<'_>> {
-        let lower = below.root().map_or(Lower::Absent, Lower::Node);
-        let mut visits = vec![Visit { slot: 0, name: b"", parent: 0, lower, effective: true }];
+    /// All paths, a directory before what is in it.
+    pub(super) fn downwards(&self, below: &Merged) -> Vec<Visit<&[u8]>> {
+        let mut visits = Vec::with_capacity(self.slots.len());
+        visits.push(Visit::new(0, &b""[..], Slots::ROOT, root(below)));
         let mut next = 0;
         while next < visits.len() {
             let Visit { slot, lower, .. } = visits[next];
             let inside = self.slots[slot].inside(lower, below);
             for (name, &slot) in &self.slots[slot].children {
-                let lower = step(inside, name, below);
-                visits.push(Visit { slot, name, parent: next, lower, effective: false });
+                visits.push(Visit::new(next, name, slot, step(inside, name, below)));
+                visits[next].has_children = true;
+            }
+            next += 1;
+        }
+        visits
+    }
+
+    /// As [`Upper::downwards`], for the last time: the names are taken out of the directories, so that they are in memory
+    /// once, there or in the visits or in the layer's tree.
+    fn take_down(&mut self, below: &Merged) -> Vec<Visit<Box<[u8]>>> {
+        let mut visits = Vec::with_capacity(self.slots.len());
+        visits.push(Visit::new(0, Box::default(), Slots::ROOT, root(below)));
+        let mut next = 0;
+        while next < visits.len() {
+            let Visit { slot, lower, .. } = visits[next];
+            let inside = self.slots[slot].inside(lower, below);
+            for (name, slot) in std::mem::take(&mut self.slots[slot].children) {
+                let lower = step(inside, &name, below);
+                visits.push(Visit::new(next, name, slot, lower));
+                visits[next].has_children = true;
             }
             next += 1;
         }
@@ -76,7 +101,7 @@ impl Upper {
     }
 
     /// A path has to stand in the layer if it has an entry, hides something, or one below it has to.
-    fn upwards(&self, visits: &mut [Visit<'_>], below: &Merged) {
+    fn upwards<N>(&self, visits: &mut [Visit<N>], below: &Merged) {
         for number in (1..visits.len()).rev() {
             let visit = &visits[number];
             let path = &self.slots[visit.slot];
@@ -86,10 +111,15 @@ impl Upper {
                 Lower::Hidden => false,
             };
             if visit.effective || hides || !matches!(path.says, Says::Nothing) {
-                let parent = visit.parent;
+                let parent = visit.parent();
                 visits[number].effective = true;
                 visits[parent].effective = true;
             }
         }
     }
+}
+
+/// What can be seen of the root of the tree below.
+fn root(below: &Merged) -> Lower {
+    below.root().map_or(Lower::Absent, Lower::Node)
 }

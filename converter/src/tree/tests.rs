@@ -8,7 +8,7 @@ use erofs::{Attributes, Kind, Tree};
 /// device 0:0, anything else a file (its owner after `:`); names make whiteouts and opaque marks.
 pub(super) fn upper(entries: &[&str]) -> Result<Upper> {
     let mut upper = Upper::new();
-    for (number, text) in entries.iter().enumerate() {
+    for (number, text) in (0..).zip(entries) {
         let (text, uid) = text.split_once(':').unwrap_or((text, "0"));
         let attributes = Attributes { mode: 0o700, uid: uid.parse().unwrap(), mtime: 9, ..Attributes::default() };
         let file = TarKind::File(Shape { size: 0, map: None });
@@ -250,7 +250,7 @@ fn a_hard_link_to_a_lower_file_brings_both_names_into_the_layer() {
     assert_eq!(list(&settled.tree), ["d/:7", "d/f:8", "g:8"]);
     let d = settled.tree.lookup(Tree::ROOT, b"d").unwrap();
     assert_eq!(settled.tree.lookup(d, b"f"), settled.tree.lookup(Tree::ROOT, b"g"));
-    assert!(matches!(settled.contents[..], [(_, ContentPlace::Below(Placed { layer: 0, .. }))]));
+    assert!(matches!(settled.copies[..], [(_, Placed { layer: 0, .. })]));
     assert!(settled.assumes.iter().any(|a| a.found == Found::Contents));
 }
 

@@ -8,7 +8,7 @@
 
 use super::assume::{Assumes, Assumption, Found};
 use super::merged::{Id, Merged};
-use super::upper::{Says, Slot, Upper};
+use super::upper::{Says, Slot, Slots, Upper};
 use super::visit::{Lower, path_of, step};
 use crate::error::{Error, Result};
 use crate::limits::check_paths;
@@ -56,8 +56,8 @@ impl Upper {
             let path = &self.slots[visit.slot];
             let link =
                 (path.opaque || !path.children.is_empty()) && self.link_at(visit.slot, visit.lower, below).is_some();
-            inside[number] = inside[visit.parent] || link;
-            if link && !inside[visit.parent] {
+            inside[number] = inside[visit.parent()] || link;
+            if link && !inside[visit.parent()] {
                 found.push((visit.slot, path_of(&visits, number)));
             }
         }
@@ -68,7 +68,7 @@ impl Upper {
     fn link_at<'a>(&'a self, slot: Slot, lower: Lower, below: &'a Merged) -> Option<(&'a [u8], Option<Id>)> {
         let path = &self.slots[slot];
         match (&path.says, lower) {
-            (Says::Inode(inode), _) => match &self.inodes[*inode].kind {
+            (Says::Inode(node), _) => match &self.tree.node(*node).kind {
                 Kind::Symlink(target) => Some((target, None)),
                 _ => None,
             },
@@ -79,7 +79,8 @@ impl Upper {
 
     /// Where the directory at a path is, all links followed; those of the tree below are noted.
     pub(super) fn lead(&self, path: &TreePath, below: &Merged, assumes: &mut Assumes) -> Result<TreePath> {
-        let root = Step { name: Vec::new(), slot: Some(0), lower: below.root().map_or(Lower::Absent, Lower::Node) };
+        let root =
+            Step { name: Vec::new(), slot: Some(Slots::ROOT), lower: below.root().map_or(Lower::Absent, Lower::Node) };
         let mut way = vec![root];
         let mut parts: Vec<Vec<u8>> = path.parts().iter().rev().cloned().collect();
         let mut links = 0;
@@ -125,7 +126,7 @@ impl Upper {
     fn enter(&self, way: &[Step], name: Vec<u8>, below: &Merged) -> Step {
         let (slot, lower) = way.last().map_or((None, Lower::Absent), |step| (step.slot, step.lower));
         let inside = slot.map_or(lower, |slot| self.slots[slot].inside(lower, below));
-        let slot = slot.and_then(|slot| self.slots[slot].children.get(&name).copied());
+        let slot = slot.and_then(|slot| self.slots[slot].children.get(&*name).copied());
         let lower = step(inside, &name, below);
         Step { name, slot, lower }
     }
@@ -165,7 +166,7 @@ impl Upper {
         if let Says::Implied = self.slots[from].says {
             self.slots[from].says = Says::Nothing;
         }
-        let mut place = 0;
+        let mut place = Slots::ROOT;
         for part in to.parts() {
             if entries {
                 self.imply(place);
@@ -196,7 +197,7 @@ impl Upper {
             match self.slots[visit.slot].says {
                 Says::Nothing => {}
                 Says::Implied if !implied[number] => forgotten.push(visit.slot),
-                _ => implied[visit.parent] = true,
+                _ => implied[visit.parent()] = true,
             }
         }
         for slot in forgotten {
@@ -205,7 +206,7 @@ impl Upper {
     }
 
     /// Lays what one slot says over another of the same path; which children must still be moved, and where to.
-    fn merge(&mut self, there: Slot, child: Slot) -> Vec<(Slot, Vec<u8>, Slot)> {
+    fn merge(&mut self, there: Slot, child: Slot) -> Vec<(Slot, Box<[u8]>, Slot)> {
         let (symlink, moved_symlink) = (self.is_symlink(there), self.is_symlink(child));
         let from = std::mem::take(&mut self.slots[child]);
         let path = &mut self.slots[there];

@@ -9,14 +9,19 @@ use crate::error::{Error, Result, show};
 use crate::limits::WARNINGS;
 use crate::tar::{Entry, Kind as TarKind, TreePath, WHITEOUT};
 use crate::tree::merged::Placed;
-use erofs::{Attributes, Content, Kind};
-use std::collections::BTreeMap;
+use erofs::{Attributes, Content, Kind, Node, NodeId, RareMap, Tree};
+use std::ops::{Index, IndexMut};
 
 /// Name of the mark of an opaque directory.
 const OPAQUE_MARK: &[u8] = b".wh..wh..opq";
 
-/// Place of a slot in [`Upper::slots`]; 0 is the root.
-pub(super) type Slot = usize;
+/// Place of a path in [`Upper::slots`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Slot(u32);
+
+/// Paths by their slots.
+#[derive(Debug)]
+pub(super) struct Slots(Vec<Path>);
 
 /// What a layer says about one path.
 #[derive(Debug, Default)]
@@ -30,7 +35,7 @@ pub(super) struct Path {
     pub(super) fresh: bool,
     /// Number of the last entry that said anything of it, or of something below it.
     pub(super) order: u32,
-    pub(super) children: BTreeMap<Vec<u8>, Slot>,
+    pub(super) children: RareMap<Box<[u8]>, Slot>,
 }
 
 /// The entry that holds for a path.
@@ -42,36 +47,24 @@ pub(super) enum Says {
     /// A directory that only entries below it name.
     Implied,
     /// A directory.
-    Directory(Attributes),
-    /// Anything else.
-    Inode(usize),
+    Directory(Box<Attributes>),
+    /// Anything else, which several paths can share: a node of [`Upper::tree`].
+    Inode(NodeId),
     /// A hard link to a path that had no entry yet: the path's bytes, which take less room than its parts.
     Link(Box<[u8]>),
-}
-
-/// Where the contents of a file are.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ContentPlace {
-    /// In this layer's spool, under this number.
-    Spooled(usize),
-    /// In a layer below.
-    Below(Placed),
-}
-
-/// A node that is no directory; several paths can share it.
-#[derive(Debug)]
-pub(super) struct Inode {
-    pub(super) attributes: Attributes,
-    /// The kind; a file's contents are not in it.
-    pub(super) kind: Kind,
-    pub(super) contents: Option<ContentPlace>,
 }
 
 /// What a layer's entries say, so far.
 #[derive(Debug)]
 pub struct Upper {
-    pub(super) slots: Vec<Path>,
-    pub(super) inodes: Vec<Inode>,
+    pub(super) slots: Slots,
+    /// The layer's tree. Until it is settled only what is no directory is in it, and nothing has a name; of what later
+    /// entries replace nothing ever has.
+    pub(super) tree: Tree,
+    /// Files whose contents are in this layer's spool, with their numbers there.
+    pub(super) contents: Vec<(NodeId, u32)>,
+    /// Files whose contents are in a layer below.
+    pub(super) copies: Vec<(NodeId, Placed)>,
     pub(super) warnings: Vec<String>,
     /// How many warnings there were.
     pub(super) warned: u64,
@@ -114,11 +107,46 @@ impl Meaning {
     }
 }
 
+impl Slots {
+    pub(super) const ROOT: Slot = Slot(0);
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Path> {
+        self.0.iter()
+    }
+
+    /// A path more, of which nothing is said yet.
+    fn push(&mut self) -> Slot {
+        self.0.push(Path::default());
+        // Fits: see `limits::PATHS`.
+        Slot((self.0.len() - 1) as u32)
+    }
+}
+
+impl Index<Slot> for Slots {
+    type Output = Path;
+
+    fn index(&self, slot: Slot) -> &Path {
+        &self.0[slot.0 as usize]
+    }
+}
+
+impl IndexMut<Slot> for Slots {
+    fn index_mut(&mut self, slot: Slot) -> &mut Path {
+        &mut self.0[slot.0 as usize]
+    }
+}
+
 impl Default for Upper {
     fn default() -> Self {
         Self {
-            slots: vec![Path::default()],
-            inodes: Vec::new(),
+            slots: Slots(vec![Path::default()]),
+            tree: Tree::new(Attributes::default()),
+            contents: Vec::new(),
+            copies: Vec::new(),
             warnings: Vec::new(),
             warned: 0,
             keep_marks: false,
@@ -167,7 +195,7 @@ impl Upper {
     }
 
     /// Adds an entry that is no mark; `contents` are those of a regular file, by their number in the spool.
-    pub fn add(&mut self, entry: Entry, contents: Option<usize>) -> Result<()> {
+    pub fn add(&mut self, entry: Entry, contents: Option<u32>) -> Result<()> {
         let Entry { path, kind, attributes } = entry;
         self.order = self.order.saturating_add(1);
         let kind = match kind {
@@ -181,17 +209,23 @@ impl Upper {
         };
         let slot = self.place(&path)?;
         self.may_replace(slot)?;
-        self.inodes.push(Inode { attributes, kind, contents: contents.map(ContentPlace::Spooled) });
-        self.put(slot, Says::Inode(self.inodes.len() - 1));
+        let node = self.node(Node { attributes, kind })?;
+        self.contents.extend(contents.map(|number| (node, number)));
+        self.put(slot, Says::Inode(node));
         Ok(())
     }
 
+    /// A node more, without a name.
+    pub(super) fn node(&mut self, node: Node) -> Result<NodeId> {
+        self.tree.add_unnamed(node).map_err(|e| Error::refused(e.to_string()))
+    }
+
     fn directory(&mut self, path: &TreePath, attributes: Attributes) -> Result<()> {
-        let slot = if path.is_root() { 0 } else { self.place(path)? };
+        let slot = if path.is_root() { Slots::ROOT } else { self.place(path)? };
         self.may_replace(slot)?;
         let path = &mut self.slots[slot];
         path.fresh |= matches!(path.says, Says::Inode(_) | Says::Link(_));
-        path.says = Says::Directory(attributes);
+        path.says = Says::Directory(Box::new(attributes));
         Ok(())
     }
 
@@ -229,18 +263,18 @@ impl Upper {
 
     /// Whether the layer has a symbolic link here.
     pub(super) fn is_symlink(&self, slot: Slot) -> bool {
-        matches!(self.slots[slot].says, Says::Inode(inode) if matches!(self.inodes[inode].kind, Kind::Symlink(_)))
+        matches!(self.slots[slot].says, Says::Inode(node) if matches!(self.tree.node(node).kind, Kind::Symlink(_)))
     }
 
     /// The slot of a path, if the layer says anything about it.
     pub(super) fn find(&self, path: &TreePath) -> Option<Slot> {
-        path.parts().iter().try_fold(0, |slot, part| self.slots[slot].children.get(part).copied())
+        path.parts().iter().try_fold(Slots::ROOT, |slot, part| self.slots[slot].children.get(&**part).copied())
     }
 
     /// The slot of an entry's path; the directories above become implied ones where they have no entry.
     pub(super) fn place(&mut self, path: &TreePath) -> Result<Slot> {
         let (parents, name) = path.split().ok_or_else(|| Error::refused("the image's root must be a directory"))?;
-        let mut slot = 0;
+        let mut slot = Slots::ROOT;
         for part in parents {
             self.imply(slot);
             slot = self.child(slot, part);
@@ -270,7 +304,7 @@ impl Upper {
     /// The slot for a mark, without making anything of the directories above; `None` where one of them is no directory
     /// in this layer, so that the mark has nothing to act on.
     fn mark(&mut self, path: &TreePath) -> Option<Slot> {
-        let mut slot = 0;
+        let mut slot = Slots::ROOT;
         for part in path.parts() {
             if matches!(self.slots[slot].says, Says::Inode(_) | Says::Link(_)) && !self.is_symlink(slot) {
                 return None;
@@ -284,9 +318,8 @@ impl Upper {
         if let Some(&child) = self.slots[slot].children.get(name) {
             return child;
         }
-        let child = self.slots.len();
-        self.slots.push(Path::default());
-        self.slots[slot].children.insert(name.to_vec(), child);
+        let child = self.slots.push();
+        self.slots[slot].children.insert(name.into(), child);
         child
     }
 }

@@ -16,22 +16,38 @@ pub(super) enum Lower {
     Node(Id),
 }
 
-/// A path on the way down: its last name, and the visit of its parent.
-pub(super) struct Visit<'a> {
+/// A path on the way down: its last name, and the visit of its parent. A layer can have millions.
+#[derive(Debug)]
+pub(super) struct Visit<N> {
+    pub(super) name: N,
     pub(super) slot: Slot,
-    pub(super) name: &'a [u8],
-    pub(super) parent: usize,
+    parent: u32,
     pub(super) lower: Lower,
+    /// Whether the layer says something of paths below it.
+    pub(super) has_children: bool,
     /// Whether anything must stand here in the layer.
     pub(super) effective: bool,
 }
 
+impl<N> Visit<N> {
+    /// The visit of a path in the directory that was visited as number `parent`.
+    pub(super) fn new(parent: usize, name: N, slot: Slot, lower: Lower) -> Self {
+        // Fits: see `limits::PATHS`.
+        Self { name, slot, parent: parent as u32, lower, has_children: false, effective: false }
+    }
+
+    /// The number of its parent's visit.
+    pub(super) fn parent(&self) -> usize {
+        self.parent as usize
+    }
+}
+
 /// The path of a visit. It is put together when it is needed: millions of them would fill the memory.
-pub(super) fn path_of(visits: &[Visit<'_>], mut number: usize) -> TreePath {
+pub(super) fn path_of<N: AsRef<[u8]>>(visits: &[Visit<N>], mut number: usize) -> TreePath {
     let mut parts = Vec::new();
     while number != 0 {
-        parts.push(visits[number].name.to_vec());
-        number = visits[number].parent;
+        parts.push(visits[number].name.as_ref().to_vec());
+        number = visits[number].parent();
     }
     parts.reverse();
     TreePath::from(parts)

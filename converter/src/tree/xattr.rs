@@ -1,18 +1,19 @@
 //! Which extended attributes of an input become those of a layer.
 
+use erofs::RareMap;
 use std::collections::BTreeMap;
 
 /// Extended attributes by full name.
-pub type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
+pub type Xattrs = RareMap<Vec<u8>, Vec<u8>>;
 
 /// Removes the attributes that a layer must not have, and gives their names.
 ///
 /// Those of overlayfs itself would change what the mount shows; those in namespaces that no Linux file system has
 /// (macOS's `com.apple.…`) cannot be set anywhere, and unpackers pass over them too.
 pub fn keep_possible(xattrs: &mut Xattrs) -> Vec<Vec<u8>> {
-    let (kept, dropped) = std::mem::take(xattrs).into_iter().partition(|(name, _)| possible(name));
-    *xattrs = kept;
-    let dropped: Xattrs = dropped;
+    let all = std::mem::take(xattrs).into_iter();
+    let (kept, dropped): (BTreeMap<_, _>, BTreeMap<_, _>) = all.partition(|(name, _)| possible(name));
+    *xattrs = kept.into();
     dropped.into_keys().collect()
 }
 
@@ -44,7 +45,7 @@ mod tests {
         ];
         let mut xattrs: Xattrs = names.iter().map(|name| (name.to_vec(), vec![])).collect();
         let dropped = keep_possible(&mut xattrs);
-        let kept: Vec<_> = xattrs.into_keys().collect();
+        let kept: Vec<_> = xattrs.keys().collect();
         assert_eq!(kept, [&b"security.capability"[..], b"system.posix_acl_access", b"trusted.overlayx", b"user.a"]);
         assert_eq!(dropped.len(), 5);
     }

@@ -1,9 +1,7 @@
 //! Images for tests: a tree together with the data space that its files lie in.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "shared by several test crates, each using a part")]
 
-use std::collections::BTreeMap;
-
-use erofs::{Attributes, BLOCK, Content, Expect, Kind, Metadata, Node, NodeId, Tree};
+use erofs::{Attributes, BLOCK, Content, Expect, Kind, Metadata, Node, NodeId, RareMap, Tree};
 
 pub struct Sample {
     pub tree: Tree,
@@ -11,7 +9,7 @@ pub struct Sample {
 }
 
 pub fn attributes(mode: u16) -> Attributes {
-    Attributes { mode, uid: 0, gid: 0, mtime: 1_700_000_000, mtime_nsec: 0, xattrs: BTreeMap::new() }
+    Attributes { mode, uid: 0, gid: 0, mtime: 1_700_000_000, mtime_nsec: 0, xattrs: RareMap::new() }
 }
 
 pub fn with_xattrs(mode: u16, xattrs: &[(&str, &[u8])]) -> Attributes {

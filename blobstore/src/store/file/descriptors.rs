@@ -12,18 +12,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const KEPT: NonZeroUsize = NonZeroUsize::new(256).expect("not zero");
 
 #[derive(Debug)]
-pub(super) struct Descriptors {
+pub(in crate::store) struct Descriptors {
     open: Mutex<LruCache<PathBuf, Arc<File>>>,
+    opener: fn(&Path) -> io::Result<File>,
 }
 
 impl Descriptors {
     pub(super) fn new() -> Self {
-        Self { open: Mutex::new(LruCache::new(KEPT)) }
+        Self::opening_with(open_object)
+    }
+
+    /// Descriptors that are opened in another way than [`open_object`]'s.
+    pub(in crate::store) fn opening_with(opener: fn(&Path) -> io::Result<File>) -> Self {
+        Self { open: Mutex::new(LruCache::new(KEPT)), opener }
     }
 
     /// The object at `path` and its size. A kept file that was meanwhile deleted or replaced, by whomever, has no
     /// link left: it is opened again.
-    pub(super) fn get(&self, path: &Path) -> io::Result<(Arc<File>, u64)> {
+    pub(in crate::store) fn get(&self, path: &Path) -> io::Result<(Arc<File>, u64)> {
         let kept = self.lock().get(path).cloned();
         if let Some(file) = kept {
             let found = file.metadata()?;
@@ -32,7 +38,7 @@ impl Descriptors {
             }
             self.forget(path);
         }
-        let file = Arc::new(open_object(path)?);
+        let file = Arc::new((self.opener)(path)?);
         let size = file.metadata()?.len();
         self.lock().put(path.to_owned(), file.clone());
         Ok((file, size))
@@ -49,7 +55,7 @@ impl Descriptors {
 }
 
 /// Opens the file of an object; a directory or a device is none.
-pub(super) fn open_object(path: &Path) -> io::Result<File> {
+pub(in crate::store) fn open_object(path: &Path) -> io::Result<File> {
     // Without O_NONBLOCK, opening a FIFO that somebody put there would wait for its other end.
     let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
     let file = OpenOptions::new().read(true).custom_flags(nonblock).open(path)?;

@@ -6,7 +6,7 @@
 //! temporary name, which is never listed. Symbolic links below the root are followed when a key is read, and not
 //! listed; the root itself may be one.
 
-mod descriptors;
+pub(super) mod descriptors;
 mod list;
 mod write;
 
@@ -36,9 +36,14 @@ struct Inner {
 impl FileStore {
     /// The store in `root`, an absolute path. The directory is made by the first write.
     pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self::with_scheme("file", root)
+    }
+
+    /// The same, under a URL of another scheme.
+    pub(super) fn with_scheme(scheme: &str, root: impl Into<PathBuf>) -> Self {
         // Components drop a slash at the end: one directory, one URL.
         let root: PathBuf = root.into().components().collect();
-        let url = format!("file://{}", root.display());
+        let url = format!("{scheme}://{}", root.display());
         Self { inner: Arc::new(Inner { url, root, descriptors: Descriptors::new() }) }
     }
 

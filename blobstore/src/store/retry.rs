@@ -1,0 +1,117 @@
+//! A store whose short troubles pass unnoticed.
+//!
+//! Tries again what got no answer or was asked to come later, a few times within seconds; whoever can wait longer asks
+//! again. Uploads are not begun again here: backends try again what they are made of. A creation whose first answer was lost
+//! finds what it has made itself, and says that it exists: callers look at what is there in any case.
+
+use super::{Result, Stat, Store, StoreError};
+use async_trait::async_trait;
+use bytes::Bytes;
+use std::hash::{BuildHasher, Hasher};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often one thing is tried.
+const TRIES: u32 = 4;
+
+/// Before the second try; it doubles with each.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The longest pause, whatever a server asks for: longer ones are the caller's to make.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// Does something, and again while another try can help.
+pub(super) async fn tried<T, F>(once: impl Fn() -> F) -> Result<T>
+where
+    F: Future<Output = Result<T>>,
+{
+    let mut tries = 1;
+    loop {
+        let error = match once().await {
+            Err(error) if tries < TRIES => error,
+            last => return last,
+        };
+        let Some(least) = passing(&error) else { return Err(error) };
+        if least > PAUSE_MAX {
+            return Err(error);
+        }
+        tracing::debug!(%error, tries, "trying again");
+        tokio::time::sleep(pause(tries).max(least)).await;
+        tries += 1;
+    }
+}
+
+/// How long to wait at least before another try, where one can help.
+fn passing(error: &StoreError) -> Option<Duration> {
+    match error {
+        StoreError::Busy { after, .. } => Some(after.unwrap_or_default()),
+        StoreError::Io { .. } => Some(Duration::ZERO),
+        _ => None,
+    }
+}
+
+/// Somewhere between half and all of a pause that doubles, so that many do not come back together.
+fn pause(tries: u32) -> Duration {
+    let full = PAUSE.saturating_mul(1 << (tries - 1).min(16)).min(PAUSE_MAX);
+    // Seeded anew by the standard library for each use: randomness enough to spread, without a dependency.
+    let random = std::hash::RandomState::new().build_hasher().finish();
+    full.mul_f64(0.5 + (random % 1024) as f64 / 2048.0)
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Retry {
+    inner: Arc<dyn Store>,
+}
+
+impl Retry {
+    /// `inner`, with short troubles tried again.
+    pub fn new(inner: Arc<dyn Store>) -> Self {
+        Self { inner }
+    }
+}
+
+#[async_trait]
+impl Store for Retry {
+    fn url(&self) -> &str {
+        self.inner.url()
+    }
+
+    async fn get(&self, key: &str) -> Result<Bytes> {
+        tried(|| self.inner.get(key)).await
+    }
+
+    async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
+        tried(|| self.inner.get_range(key, range.clone())).await
+    }
+
+    async fn stat(&self, key: &str) -> Result<Stat> {
+        tried(|| self.inner.stat(key)).await
+    }
+
+    async fn create(&self, key: &str, body: Bytes) -> Result<()> {
+        tried(|| self.inner.create(key, body.clone())).await
+    }
+
+    async fn put(&self, key: &str, body: Bytes) -> Result<()> {
+        tried(|| self.inner.put(key, body.clone())).await
+    }
+
+    async fn upload(&self, key: &str, file: &Path) -> Result<()> {
+        self.inner.upload(key, file).await
+    }
+
+    async fn adopt(&self, key: &str, file: &Path) -> Result<()> {
+        self.inner.adopt(key, file).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<String>> {
+        tried(|| self.inner.list(prefix)).await
+    }
+
+    async fn delete(&self, key: &str) -> Result<()> {
+        tried(|| self.inner.delete(key)).await
+    }
+}

@@ -1,0 +1,186 @@
+//! From URL and settings to clients that speak to a bucket.
+
+use super::answer::Service;
+use super::credentials::Credentials;
+use crate::store::client::{CONNECT, Wanted, client};
+use crate::store::settings::Settings;
+use crate::store::{Result, StoreError, check_key};
+use object_store::aws::{AmazonS3, AmazonS3Builder, S3ConditionalPut};
+use object_store::client::{HttpClient, HttpConnector};
+use object_store::{ClientConfigKey, ClientOptions, HeaderMap, HeaderValue, RetryConfig};
+use reqwest::Url;
+use reqwest::redirect::Policy;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where credentials are asked for on a cloud's machine: it answers at once or is not there.
+const CONNECT_NEAR: Duration = Duration::from_secs(1);
+
+/// A bucket and how to reach it.
+pub(super) struct Connected {
+    /// For everything that has no condition, or names its own.
+    pub(super) plain: AmazonS3,
+    /// Sends `If-None-Match: *` with everything: the completion of an upload that must not replace anything.
+    pub(super) creating: AmazonS3,
+    pub(super) credentials: Option<Arc<Credentials>>,
+    /// Empty, or ends in `/`.
+    pub(super) prefix: String,
+}
+
+/// Bucket and prefix of `s3://BUCKET/PREFIX`.
+fn parts(url: &str) -> Result<(&str, String)> {
+    let refuse = |what: &str| Err(StoreError::Unsupported { store: url.to_owned(), what: what.to_owned() });
+    let rest = url.strip_prefix("s3://").unwrap_or_default();
+    let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    if bucket.is_empty() || !bucket.chars().all(fits) {
+        return refuse("not s3://BUCKET/PREFIX; an endpoint is set by endpoint under [store.s3]");
+    }
+    let prefix = prefix.trim_end_matches('/');
+    if prefix.is_empty() {
+        return Ok((bucket, String::new()));
+    }
+    check_key(url, prefix)?;
+    Ok((bucket, format!("{prefix}/")))
+}
+
+/// Prepares to speak to the bucket; asks nothing yet.
+pub(super) fn connect(url: &str, settings: &Settings) -> Result<Connected> {
+    let (bucket, prefix) = parts(url)?;
+    let s3 = &settings.s3;
+    let refuse = |what: String| StoreError::Unsupported { store: url.to_owned(), what };
+    let environment = |names: &[&str]| names.iter().find_map(|name| s3.environment.get(name)).map(str::to_owned);
+    let endpoint = s3.endpoint.clone().or_else(|| environment(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]));
+    let allow_http = s3.allow_http || environment(&["AWS_ALLOW_HTTP"]).is_some_and(|value| value == "true");
+    let target = endpoint.as_deref().map(|text| parse_endpoint(text, allow_http)).transpose().map_err(refuse)?;
+    let credentials = match s3.anonymous {
+        true => None,
+        false => Some(Arc::new(Credentials::new(url, settings)?)),
+    };
+    let region = s3.region.clone().or_else(|| environment(&["AWS_REGION", "AWS_DEFAULT_REGION"]));
+    let region = region.or_else(|| credentials.as_ref().and_then(|found| found.region()));
+    let connector = Connector { store: url.to_owned(), settings: settings.clone(), target: target.clone() };
+    let mut builder = builder(connector, allow_http)
+        .with_bucket_name(bucket)
+        .with_region(region.unwrap_or_else(|| "us-east-1".to_owned()))
+        .with_conditional_put(S3ConditionalPut::ETagMatch)
+        .with_disable_bulk_delete(true);
+    builder = match &credentials {
+        Some(credentials) => builder.with_credentials(credentials.clone()),
+        None => builder.with_skip_signature(true),
+    };
+    let path_style = s3.path_style.unwrap_or(target.is_some() || bucket.contains('.'));
+    builder = builder.with_virtual_hosted_style_request(!path_style);
+    if let Some(target) = &target {
+        builder = builder.with_endpoint(endpoint_of(target, bucket, path_style));
+    }
+    let creating = builder.clone().with_client_options(options(allow_http).with_default_headers(if_none_match()));
+    let build = |builder: AmazonS3Builder| builder.build().map_err(|e| refuse(super::answer::told(&e)));
+    Ok(Connected { plain: build(builder)?, creating: build(creating)?, credentials, prefix })
+}
+
+/// A builder that speaks through our client and leaves trying again to us.
+pub(super) fn builder(connector: Connector, allow_http: bool) -> AmazonS3Builder {
+    AmazonS3Builder::new()
+        .with_client_options(options(allow_http))
+        .with_http_connector(connector)
+        .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() })
+}
+
+fn options(allow_http: bool) -> ClientOptions {
+    ClientOptions::new().with_connect_timeout(CONNECT).with_allow_http(allow_http)
+}
+
+fn if_none_match() -> HeaderMap {
+    [(http::header::IF_NONE_MATCH, HeaderValue::from_static("*"))].into_iter().collect()
+}
+
+fn parse_endpoint(text: &str, allow_http: bool) -> std::result::Result<Url, String> {
+    let url = Url::parse(text).ok().filter(|url| url.has_host());
+    let url = url.filter(|url| url.username().is_empty() && url.password().is_none() && url.query().is_none());
+    match url.as_ref().map(Url::scheme) {
+        Some("https") => {}
+        Some("http") if allow_http => {}
+        Some("http") => {
+            return Err(format!(
+                "endpoint {text} is without TLS: set allow_http = true under [store.s3] if that is meant"
+            ));
+        }
+        _ => return Err("endpoint under [store.s3] is no URL such as https://HOST".to_owned()),
+    }
+    url.ok_or_else(String::new)
+}
+
+/// Where the bucket is: with its name in the host, or (added by the client) in the path.
+fn endpoint_of(target: &Url, bucket: &str, path_style: bool) -> String {
+    let mut url = target.clone();
+    if !path_style {
+        let host = format!("{bucket}.{}", target.host_str().unwrap_or_default());
+        // A literal address has no names below it: then it stays, and the server says what it thinks of that.
+        let _ = url.set_host(Some(&host));
+    }
+    url.to_string().trim_end_matches('/').to_owned()
+}
+
+/// Gives the S3 client our HTTP clients.
+#[derive(Debug, Clone)]
+pub(super) struct Connector {
+    pub(super) store: String,
+    pub(super) settings: Settings,
+    pub(super) target: Option<Url>,
+}
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let asked = |key: &ClientConfigKey| options.get_config_value(key);
+        let ours = ClientOptions::new().with_connect_timeout(CONNECT);
+        let near = asked(&ClientConfigKey::ConnectTimeout) != ours.get_config_value(&ClientConfigKey::ConnectTimeout);
+        let wanted = Wanted {
+            target: self.target.clone(),
+            plain_http: asked(&ClientConfigKey::AllowHttp).is_some_and(|value| value == "true"),
+            connect: if near { CONNECT_NEAR } else { CONNECT },
+            // A signature is for one host.
+            redirects: Policy::none,
+        };
+        let client = client(&self.store, &self.settings, &wanted);
+        let client = client.map_err(|e| object_store::Error::Generic { store: "S3", source: Box::new(e) })?;
+        Ok(HttpClient::new(Service(client)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::settings::S3Settings;
+
+    #[test]
+    fn a_url_is_a_bucket_and_a_prefix() {
+        assert_eq!(parts("s3://b").unwrap(), ("b", String::new()));
+        assert_eq!(parts("s3://b/").unwrap(), ("b", String::new()));
+        assert_eq!(parts("s3://b.c-d/e/f/").unwrap(), ("b.c-d", "e/f/".to_owned()));
+        for bad in ["s3://", "s3:///x", "s3://KEY:SECRET@b/x", "s3://b/../x", "s3://b//x"] {
+            assert!(parts(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_bucket_stands_in_the_path_or_in_the_host() {
+        let target: Url = "https://s3.example.com:9000/".parse().unwrap();
+        assert_eq!(endpoint_of(&target, "b", true), "https://s3.example.com:9000");
+        assert_eq!(endpoint_of(&target, "b", false), "https://b.s3.example.com:9000");
+    }
+
+    #[test]
+    fn an_endpoint_without_tls_must_be_allowed() {
+        let with = |endpoint: &str, allow_http| {
+            let s3 = S3Settings { endpoint: Some(endpoint.to_owned()), allow_http, ..S3Settings::default() };
+            connect("s3://b", &Settings { s3, ..Settings::default() }).map(drop)
+        };
+        assert!(with("http://127.0.0.1:1", false).unwrap_err().to_string().contains("allow_http"));
+        with("http://127.0.0.1:1", true).unwrap();
+        for bad in ["127.0.0.1:1", "ftp://x", "https://user:hush@x", ""] {
+            let error = with(bad, true).unwrap_err().to_string();
+            assert!(error.contains("endpoint") && !error.contains("hush"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,455 @@
+//! A bucket as a store, against a real S3 server, and against servers that lie, refuse and go away.
+
+// Tests fail by panicking.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+use blobstore::store::{Environment, S3Settings, S3Store, Settings, Store, StoreError, conformance, open_with};
+use bytes::Bytes;
+use std::fs;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+use tests::front::{Answer, Front, Request};
+use tests::s3::{DOMAIN, KEY, S3, settings};
+use tests::tls::{Certificates, before};
+use tests::tree::noise;
+
+/// More than two parts of an upload.
+const LARGE: usize = (20 << 20) + 12_345;
+
+fn store(address: SocketAddr) -> S3Store {
+    S3Store::new("s3://bucket/a/prefix", &settings(address)).unwrap()
+}
+
+/// What AWS says with a status.
+fn error(status: &'static str, code: &str) -> Answer {
+    let body = format!("<?xml version=\"1.0\"?>\n<Error><Code>{code}</Code><Message>because</Message></Error>");
+    Answer::Reply(status, vec!["Content-Type: application/xml".to_owned()], body.into_bytes())
+}
+
+fn environment(variables: &[(&str, &str)]) -> Environment {
+    Environment::of(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+}
+
+/// Settings without credentials of their own.
+fn from_environment(address: SocketAddr, variables: &[(&str, &str)]) -> Settings {
+    let s3 = S3Settings {
+        endpoint: Some(format!("http://{address}")),
+        allow_http: true,
+        environment: environment(variables),
+        ..S3Settings::default()
+    };
+    Settings { s3, ..Settings::default() }
+}
+
+fn is_part(request: &Request, number: u32) -> bool {
+    request.method == "PUT" && request.path.contains(&format!("partNumber={number}&"))
+}
+
+fn large_file() -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), noise(5, LARGE)).unwrap();
+    file
+}
+
+#[tokio::test]
+async fn a_bucket_is_a_store_and_so_is_a_prefix_in_it() {
+    let Some(s3) = S3::start("a bucket") else { return };
+    conformance::run(&store(s3.address)).await;
+    conformance::run(&S3Store::new("s3://bucket", &s3.settings()).unwrap()).await;
+    let opened = open_with("s3://other/x/", &s3.settings()).unwrap();
+    assert_eq!(opened.url(), "s3://other/x");
+    conformance::run(&*opened).await;
+    // What a process left that tested whether writes keep conditions is no object of the store.
+    assert!(s3.file("bucket", "a/prefix/.tmp-conditional-writes").exists());
+    assert_eq!(store(s3.address).list("").await.unwrap(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn more_keys_than_a_page_has_are_all_listed() {
+    let Some(s3) = S3::start("a long listing") else { return };
+    let folder = s3.file("bucket", "a/prefix/many");
+    fs::create_dir_all(&folder).unwrap();
+    for n in 0..1234 {
+        fs::write(folder.join(format!("{n:04}")), "x").unwrap();
+    }
+    let keys = store(s3.address).list("many/").await.unwrap();
+    assert_eq!(keys, (0..1234).map(|n| format!("many/{n:04}")).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn the_bucket_can_stand_in_the_hosts_name_and_a_proxy_in_between() {
+    let Some(s3) = S3::start("virtual hosts") else { return };
+    let proxy = Front::start(Some(s3.address), |_| Answer::Pass);
+    let mut settings = s3.settings();
+    settings.s3.endpoint = Some(format!("http://{DOMAIN}"));
+    settings.s3.path_style = Some(false);
+    settings.proxy = Some(format!("http://{}", proxy.address).into());
+    conformance::run(&S3Store::new("s3://bucket/p", &settings).unwrap()).await;
+    let asked = proxy.requests();
+    // Nobody here knows that name: only by the proxy is it reached.
+    let host = format!("http://bucket.{DOMAIN}/p/");
+    assert!(asked.iter().any(|request| request.path.starts_with(&host)), "{:?}", asked.first());
+}
+
+#[tokio::test]
+async fn a_large_file_is_sent_in_parts_and_appears_whole() {
+    let Some(s3) = S3::start("a large file") else { return };
+    let front = Front::start(Some(s3.address), |_| Answer::Pass);
+    let (store, file) = (store(front.address), large_file());
+    store.upload("layers/ab/large", file.path()).await.unwrap();
+    assert!(store.get_range("layers/ab/large", 0..LARGE as u64).await.unwrap() == noise(5, LARGE));
+    let asked = front.requests();
+    let parts = asked.iter().filter(|request| request.path.contains("partNumber=")).count();
+    assert_eq!(parts, LARGE.div_ceil(8 << 20));
+    let last = asked.iter().find(|r| r.method == "POST" && r.path.contains("uploadId=")).unwrap();
+    assert_eq!(last.header("if-none-match").as_deref(), Some("*"), "{}", last.head);
+    let again = store.upload("layers/ab/large", file.path()).await;
+    assert!(matches!(again, Err(StoreError::AlreadyExists { .. })), "{again:?}");
+    let more = front.requests().len() - asked.len();
+    assert_eq!(more, 1, "what is there is not sent again");
+    assert_eq!(s3.parts(), 0);
+}
+
+#[tokio::test]
+async fn of_two_uploads_of_one_object_one_succeeds() {
+    let Some(s3) = S3::start("two uploads") else { return };
+    let (a, b) = (store(s3.address), store(s3.address));
+    let (one, two) = (large_file(), large_file());
+    fs::write(two.path(), noise(6, LARGE)).unwrap();
+    let (first, second) = tokio::join!(a.upload("x", one.path()), b.upload("x", two.path()));
+    assert!(first.is_ok() != second.is_ok(), "{first:?} {second:?}");
+    let loser = if first.is_ok() { &second } else { &first };
+    assert!(matches!(loser, Err(StoreError::AlreadyExists { .. })), "{loser:?}");
+    let winner = noise(if first.is_ok() { 5 } else { 6 }, LARGE);
+    assert!(fs::read(s3.file("bucket", "a/prefix/x")).unwrap() == winner);
+    assert_eq!(s3.parts(), 0, "the loser's parts are gone");
+}
+
+#[tokio::test]
+async fn a_part_that_fails_for_a_moment_is_sent_again() {
+    let Some(s3) = S3::start("a part that fails") else { return };
+    let failed = AtomicUsize::new(0);
+    let front =
+        Front::start(Some(s3.address), move |request| match is_part(request, 2) && failed.fetch_add(1, SeqCst) < 2 {
+            true if request.number.is_multiple_of(2) => error("503 Slow Down", "SlowDown"),
+            true => Answer::CutRequest(100_000),
+            false => Answer::Pass,
+        });
+    let store = store(front.address);
+    store.upload("x", large_file().path()).await.unwrap();
+    assert!(store.get_range("x", 0..LARGE as u64).await.unwrap() == noise(5, LARGE));
+}
+
+#[tokio::test]
+async fn an_upload_that_fails_is_aborted_and_leaves_nothing() {
+    let Some(s3) = S3::start("an upload that fails") else { return };
+    let front = Front::start(Some(s3.address), |request| match is_part(request, 2) {
+        true => error("403 Forbidden", "AccessDenied"),
+        false => Answer::Pass,
+    });
+    let store = store(front.address);
+    let answer = store.upload("x", large_file().path()).await;
+    assert!(matches!(&answer, Err(StoreError::Denied { what, .. }) if what.contains("because")), "{answer:?}");
+    assert!(matches!(store.stat("x").await, Err(StoreError::NotFound { .. })));
+    let aborted = front.requests().iter().any(|r| r.method == "DELETE" && r.path.contains("uploadId="));
+    assert!(aborted);
+    assert_eq!(s3.parts(), 0);
+}
+
+#[tokio::test]
+async fn an_upload_whose_caller_goes_away_is_aborted() {
+    let Some(s3) = S3::start("an upload that is cancelled") else { return };
+    let front = Front::start(Some(s3.address), |request| match is_part(request, 2) {
+        true => Answer::Hang("200 OK", ""),
+        false => Answer::Pass,
+    });
+    let (store, file) = (store(front.address), large_file());
+    let (seen, hung) = (|front: &Front| front.requests().iter().any(|r| is_part(r, 2)), &front);
+    tokio::select! {
+        answer = store.upload("x", file.path()) => panic!("{answer:?}"),
+        () = async { while !seen(hung) { tokio::time::sleep(Duration::from_millis(5)).await } } => {}
+    }
+    let aborted = |front: &Front| front.requests().iter().any(|r| r.method == "DELETE" && r.path.contains("uploadId="));
+    while !aborted(&front) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn an_endpoint_that_passes_over_conditions_is_not_written_to() {
+    let yes = || Answer::Reply("200 OK", vec!["ETag: \"x\"".to_owned()], vec![]);
+    let front = Front::start(None, move |_| yes());
+    let (store, file) = (store(front.address), large_file());
+    for answer in [
+        store.create("format", Bytes::from_static(b"x")).await,
+        store.upload("small", tempfile::NamedTempFile::new().unwrap().path()).await,
+        store.upload("large", file.path()).await,
+    ] {
+        assert!(
+            matches!(&answer, Err(StoreError::Unsupported { what, .. }) if what.contains("If-None-Match")),
+            "{answer:?}"
+        );
+    }
+    let asked = front.requests();
+    assert!(asked.iter().all(|request| request.path.ends_with(".tmp-conditional-writes")), "{asked:?}");
+    let refuses = Front::start(None, |_| error("501 Not Implemented", "NotImplemented"));
+    let answer = self::store(refuses.address).create("format", Bytes::new()).await;
+    assert!(
+        matches!(&answer, Err(StoreError::Unsupported { what, .. }) if what.contains("If-None-Match")),
+        "{answer:?}"
+    );
+}
+
+#[tokio::test]
+async fn wrong_credentials_are_told_in_the_services_own_words() {
+    let Some(s3) = S3::start("wrong credentials") else { return };
+    let denied = async |change: fn(&mut S3Settings), says: &str| {
+        let mut settings = s3.settings();
+        change(&mut settings.s3);
+        let store = open_with("s3://bucket", &settings).unwrap();
+        for answer in
+            [store.get("format").await.map(drop), store.create("x", Bytes::new()).await, store.list("").await.map(drop)]
+        {
+            let Err(error @ StoreError::Denied { .. }) = answer else { panic!("{answer:?}") };
+            assert!(error.to_string().contains(says) && error.to_string().contains("s3://bucket"), "{error}");
+        }
+        assert!(matches!(store.stat("format").await, Err(StoreError::Denied { .. })));
+    };
+    denied(|s3| s3.secret_access_key = Some("wrong".into()), "SignatureDoesNotMatch").await;
+    denied(|s3| s3.access_key_id = Some("NOBODY".into()), "403").await;
+    denied(|s3| s3.anonymous = true, "AccessDenied").await;
+}
+
+#[tokio::test]
+async fn a_bucket_that_is_not_there_is_no_missing_object() {
+    let Some(s3) = S3::start("a missing bucket") else { return };
+    let store = S3Store::new("s3://absent", &s3.settings()).unwrap();
+    let listed = store.list("").await;
+    assert!(matches!(listed, Err(StoreError::NoStore { .. })), "{listed:?}");
+    // What AWS says to a GET; the server here says that there is no such key.
+    let aws = Front::start(None, |_| error("404 Not Found", "NoSuchBucket"));
+    let error = self::store(aws.address).get("format").await.unwrap_err();
+    assert!(matches!(error, StoreError::NoStore { .. }) && error.to_string().contains("no such bucket"), "{error}");
+    let elsewhere = Front::start(None, |_| {
+        Answer::Reply("301 Moved Permanently", vec!["x-amz-bucket-region: eu-central-1".to_owned()], vec![])
+    });
+    let error = self::store(elsewhere.address).stat("format").await.unwrap_err().to_string();
+    assert!(error.contains("eu-central-1"), "{error}");
+}
+
+#[tokio::test]
+async fn an_endpoint_that_is_down_is_an_error_that_names_it() {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let error = open_with("s3://bucket", &settings(address)).unwrap().get("format").await.unwrap_err();
+    assert!(matches!(error, StoreError::Io { .. }) && error.to_string().contains("refused"), "{error}");
+}
+
+#[tokio::test]
+async fn an_endpoint_that_is_busy_is_asked_again() {
+    let Some(s3) = S3::start("a busy endpoint") else { return };
+    store(s3.address).create("format", Bytes::from_static(b"x")).await.unwrap();
+    let front = Front::start(Some(s3.address), |request| match request.number {
+        0 => error("503 Slow Down", "SlowDown"),
+        1 => error("429 Too Many Requests", "Throttling"),
+        2 => Answer::CutAnswer(0),
+        _ => Answer::Pass,
+    });
+    let opened = open_with("s3://bucket/a/prefix", &settings(front.address)).unwrap();
+    assert_eq!(opened.get("format").await.unwrap(), &b"x"[..]);
+    let busy = Front::start(None, |_| {
+        Answer::Reply("503 Slow Down", vec!["Retry-After: 120".to_owned()], b"<Code>SlowDown</Code>".to_vec())
+    });
+    let answer = open_with("s3://bucket", &settings(busy.address)).unwrap().get("format").await;
+    let Err(StoreError::Busy { after, .. }) = answer else { panic!("{answer:?}") };
+    assert_eq!(after, Some(Duration::from_secs(120)), "whoever can wait so long is told");
+    assert_eq!(busy.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn answers_that_are_not_what_was_asked_for_are_errors() {
+    let Some(s3) = S3::start("wrong answers") else { return };
+    store(s3.address).create("x", Bytes::from(vec![7; 100_000])).await.unwrap();
+    let whole = Front::start(None, |_| Answer::Reply("200 OK", vec![], vec![7; 100_000]));
+    let answer = store(whole.address).get_range("x", 10..20).await;
+    assert!(matches!(answer, Err(StoreError::Answer { .. })), "{answer:?}");
+    let other = Front::start(None, |_| {
+        Answer::Reply("206 Partial Content", vec!["Content-Range: bytes 20-29/100".to_owned()], vec![7; 10])
+    });
+    let answer = store(other.address).get_range("x", 10..20).await;
+    assert!(matches!(answer, Err(StoreError::Answer { .. })), "{answer:?}");
+    let cut = Front::start(Some(s3.address), |_| Answer::CutAnswer(50_000));
+    let answer = store(cut.address).get_range("x", 0..100_000).await;
+    assert!(matches!(answer, Err(StoreError::Io { .. } | StoreError::Answer { .. })), "{answer:?}");
+    let answer = store(cut.address).get("x").await;
+    assert!(matches!(answer, Err(StoreError::Io { .. } | StoreError::Answer { .. })), "{answer:?}");
+}
+
+#[tokio::test]
+async fn later_ranges_are_asked_of_the_same_object_and_a_replaced_one_is_read_anew() {
+    let Some(s3) = S3::start("a replaced object") else { return };
+    store(s3.address).create("x", Bytes::from(vec![7; 1000])).await.unwrap();
+    let front = Front::start(Some(s3.address), |request| match request.header("if-match") {
+        Some(_) if request.number == 2 => error("412 Precondition Failed", "PreconditionFailed"),
+        _ => Answer::Pass,
+    });
+    let reader = store(front.address);
+    for _ in 0..4 {
+        assert_eq!(reader.get_range("x", 10..20).await.unwrap(), vec![7; 10]);
+    }
+    let tags: Vec<bool> = front.requests().iter().map(|request| request.header("if-match").is_some()).collect();
+    assert_eq!(tags, [false, true, true, false, true]);
+}
+
+#[tokio::test]
+async fn a_private_authority_is_trusted_when_it_is_named_and_no_other() {
+    let Some(s3) = S3::start("a private authority") else { return };
+    let (dir, strangers) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (own, other) = (Certificates::make(dir.path()), Certificates::make(strangers.path()));
+    let address = before(s3.address, &own).await;
+    let with = |authority: Option<&Path>| {
+        let mut settings = settings(address);
+        settings.s3.endpoint = Some(format!("https://{address}"));
+        settings.s3.allow_http = false;
+        settings.ca_file = authority.map(Path::to_owned);
+        open_with("s3://bucket/tls", &settings).unwrap()
+    };
+    conformance::run(&*with(Some(&own.authority))).await;
+    for wrong in [None, Some(&*other.authority)] {
+        let error = with(wrong).get("format").await.unwrap_err();
+        assert!(matches!(error, StoreError::Io { .. }) && error.to_string().contains("ca_file"), "{error}");
+    }
+}
+
+/// What a cloud's service gives as credentials: [`KEY`], or a key that nobody knows.
+fn given(key: &str, expiration: &str) -> Answer {
+    let body = format!(
+        "{{\"AccessKeyId\":\"{key}\",\"SecretAccessKey\":\"{}\",\"Token\":\"\",\"Code\":\"Success\",\"Expiration\":\"{expiration}\"}}",
+        KEY.1
+    );
+    Answer::Reply("200 OK", vec!["Content-Type: application/json".to_owned()], body.into_bytes())
+}
+
+const FUTURE: &str = "2100-01-01T00:00:00Z";
+
+#[tokio::test]
+async fn credentials_that_the_store_calls_expired_are_asked_for_again() {
+    let Some(s3) = S3::start("expired credentials") else { return };
+    let cloud = Front::start(None, |request| given(if request.number == 0 { "OLD" } else { KEY.0 }, FUTURE));
+    let front = Front::start(Some(s3.address), |request| {
+        match request.header("authorization").is_some_and(|value| value.contains("Credential=OLD/")) {
+            true => error("400 Bad Request", "ExpiredToken"),
+            false => Answer::Pass,
+        }
+    });
+    let token = tempfile::NamedTempFile::new().unwrap();
+    fs::write(token.path(), "token").unwrap();
+    let uri = format!("http://{}/credentials", cloud.address);
+    let variables = [
+        ("AWS_CONTAINER_CREDENTIALS_FULL_URI", &*uri),
+        ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", token.path().to_str().unwrap()),
+    ];
+    let store = S3Store::new("s3://bucket/a/prefix", &from_environment(front.address, &variables)).unwrap();
+    // Many at once: all go on with the new ones.
+    let create = |n: u8| store.create(if n == 0 { "a" } else { "b" }, Bytes::from_static(b"x"));
+    let (a, b) = tokio::join!(create(0), create(1));
+    a.unwrap();
+    b.unwrap();
+    assert_eq!(store.get("a").await.unwrap(), &b"x"[..]);
+    assert_eq!(cloud.requests().len(), 2);
+    assert_eq!(cloud.requests()[1].header("authorization").as_deref(), Some("token"));
+}
+
+#[tokio::test]
+async fn credentials_are_asked_for_again_before_they_end() {
+    let Some(s3) = S3::start("credentials that end") else { return };
+    // In the past as soon as they are there: every request needs others.
+    let cloud = Front::start(None, |request| match &*request.path {
+        "/latest/api/token" => Answer::Reply("200 OK", vec![], b"token".to_vec()),
+        "/latest/meta-data/iam/security-credentials/" => Answer::Reply("200 OK", vec![], b"role".to_vec()),
+        "/latest/meta-data/iam/security-credentials/role" => given(KEY.0, "2020-01-01T00:00:00Z"),
+        _ => error("404 Not Found", ""),
+    });
+    let url = format!("http://{}/", cloud.address);
+    let settings = from_environment(s3.address, &[("AWS_EC2_METADATA_SERVICE_ENDPOINT", &url)]);
+    let store = S3Store::new("s3://bucket/a/prefix", &settings).unwrap();
+    store.create("x", Bytes::from_static(b"x")).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    assert_eq!(store.get("x").await.unwrap(), &b"x"[..]);
+    let asked = cloud.requests().iter().filter(|request| request.path.ends_with("/role")).count();
+    assert!(asked >= 2, "{asked}");
+    let wanted =
+        cloud.requests().iter().filter(|r| r.header("x-aws-ec2-metadata-token").as_deref() == Some("token")).count();
+    assert!(wanted >= 4, "{wanted}");
+}
+
+#[tokio::test]
+async fn a_web_identity_is_exchanged_for_credentials() {
+    let Some(s3) = S3::start("a web identity") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let certificates = Certificates::make(dir.path());
+    let sts = Front::start(None, |_| {
+        let body = format!(
+            "<AssumeRoleWithWebIdentityResponse><AssumeRoleWithWebIdentityResult><Credentials><SessionToken>t</SessionToken>\
+             <SecretAccessKey>{}</SecretAccessKey><Expiration>{FUTURE}</Expiration><AccessKeyId>{}</AccessKeyId></Credentials>\
+             </AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>",
+            KEY.1, KEY.0
+        );
+        Answer::Reply("200 OK", vec![], body.into_bytes())
+    });
+    let endpoint = format!("https://{}", before(sts.address, &certificates).await);
+    let token = dir.path().join("token");
+    fs::write(&token, "from the cluster").unwrap();
+    let variables = [
+        ("AWS_WEB_IDENTITY_TOKEN_FILE", token.to_str().unwrap()),
+        ("AWS_ROLE_ARN", "arn:aws:iam::1:role/lamina"),
+        ("AWS_ENDPOINT_URL_STS", &*endpoint),
+    ];
+    let mut settings = from_environment(s3.address, &variables);
+    settings.ca_file = Some(certificates.authority);
+    let store = S3Store::new("s3://bucket/a/prefix", &settings).unwrap();
+    store.create("x", Bytes::from_static(b"x")).await.unwrap();
+    let asked = sts.requests();
+    assert!(asked[0].path.contains("WebIdentityToken=from") && asked[0].path.contains("role%2Flamina"), "{asked:?}");
+}
+
+#[tokio::test]
+async fn a_profiles_keys_are_read_again_when_the_file_changes() {
+    let Some(s3) = S3::start("a profile") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("credentials");
+    let write = |key: &str| {
+        let text = format!("[ci]\naws_access_key_id = {key}\naws_secret_access_key = {}\n", KEY.1);
+        fs::write(dir.path().join("new"), text).unwrap();
+        fs::rename(dir.path().join("new"), &file).unwrap();
+    };
+    write("OLD");
+    let mut settings = from_environment(s3.address, &[("AWS_PROFILE", "another")]);
+    settings.s3.profile = Some("ci".to_owned());
+    settings.s3.credentials_file = Some(file.clone());
+    let store = S3Store::new("s3://bucket/a/prefix", &settings).unwrap();
+    let denied = store.get("x").await;
+    assert!(matches!(denied, Err(StoreError::Denied { .. })), "{denied:?}");
+    write(KEY.0);
+    assert!(matches!(store.get("x").await, Err(StoreError::NotFound { .. })));
+    settings.s3.profile = Some("none".to_owned());
+    let error = S3Store::new("s3://bucket", &settings).unwrap_err().to_string();
+    assert!(error.contains("profile none") && error.contains(file.to_str().unwrap()), "{error}");
+}
+
+#[tokio::test]
+async fn credentials_come_from_the_environment_and_their_lack_is_told() {
+    let Some(s3) = S3::start("the environment") else { return };
+    let variables = [("AWS_ACCESS_KEY_ID", KEY.0), ("AWS_SECRET_ACCESS_KEY", KEY.1)];
+    let store = S3Store::new("s3://bucket/a/prefix", &from_environment(s3.address, &variables)).unwrap();
+    store.create("x", Bytes::from_static(b"x")).await.unwrap();
+    let none = from_environment(s3.address, &[("AWS_EC2_METADATA_DISABLED", "true")]);
+    let error = S3Store::new("s3://bucket", &none).unwrap_err().to_string();
+    assert!(error.contains("no credentials") && error.contains("anonymous"), "{error}");
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let metadata = format!("http://{nobody}");
+    let settings = from_environment(s3.address, &[("AWS_EC2_METADATA_SERVICE_ENDPOINT", &metadata)]);
+    let error = S3Store::new("s3://bucket", &settings).unwrap().get("x").await.unwrap_err();
+    assert!(matches!(error, StoreError::Denied { .. }) && error.to_string().contains("metadata service"), "{error}");
+}
