@@ -208,15 +208,17 @@ impl Dispatcher {
     /// The next request; its permit and memory are counted already.
     fn next(&self) -> Option<(Class, Vec<Want<Payload>>)> {
         let mut state = self.lock();
-        let reach = Reach { bytes: self.options.coalesce, gap: GAP };
+        // A little more: two chunks of 512 KiB that do not compress are some bytes longer than 1 MiB.
+        let reach = Reach { bytes: self.options.coalesce + self.options.coalesce / 16, gap: GAP };
         let most = self.options.concurrency.max(1);
         if state.in_flight() >= most {
             return None;
         }
         let room = state.room(Class::Need, &self.options);
         let mut taken = state.queue.take(Class::Need, reach, room).map(|wants| (Class::Need, wants));
-        let ahead = state.requests[Class::Ahead as usize];
-        if taken.is_none() && ahead < (most * 3 / 4).max(1) {
+        // A need that waits for memory is not overtaken: what came ahead of it would take that memory.
+        let may = state.requests[Class::Ahead as usize] < (most * 3 / 4).max(1) && !state.queue.is_waiting(Class::Need);
+        if taken.is_none() && may {
             let room = state.room(Class::Ahead, &self.options);
             taken = state.queue.take(Class::Ahead, reach, room).map(|wants| (Class::Ahead, wants));
         }

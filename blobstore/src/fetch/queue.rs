@@ -8,7 +8,7 @@
 
 use crate::layer::LayerId;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::ops::Range;
+use std::ops::{Bound, Range};
 
 /// For whom something waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,7 +110,7 @@ impl<T> Lane<T> {
             left -= if fits { want.memory } else { 0 };
             fits.then_some(whole)
         };
-        for (next, (_, want)) in self.wants.range(chunk.saturating_add(1)..) {
+        for (next, (_, want)) in self.wants.range((Bound::Excluded(chunk), Bound::Unbounded)) {
             let Some(wider) = fits(&range, want) else { break };
             range = wider;
             found.push_back(*next);
@@ -175,6 +175,11 @@ impl<T> Queue<T> {
             return Some(taken);
         }
         None
+    }
+
+    /// Whether anything of this class waits, as far as the last [`Queue::take`] of it has seen.
+    pub(super) fn is_waiting(&self, class: Class) -> bool {
+        !self.turns[class as usize].is_empty()
     }
 
     /// A ticket for something that begins to wait; its layer gets its turn.
