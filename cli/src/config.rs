@@ -1,9 +1,10 @@
 //! The configuration file: one TOML file for the command and both daemons. Absent = defaults; an unknown key is an error
 //! that names it and its line.
 
+use crate::environment;
 use crate::failure::Failure;
 use crate::quantity::{percent, size, time};
-use blobstore::store::{Environment, S3Settings, Secret, Settings, USRBIO_LIBRARY};
+use blobstore::store::{S3Settings, Secret, Settings, USRBIO_LIBRARY};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -262,9 +263,6 @@ impl Config {
     /// What the store's backend is told, the environment's part included.
     pub(crate) fn store_settings(&self) -> Settings {
         let s3 = &self.store.s3;
-        let text = |variables: std::env::VarsOs| {
-            variables.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        };
         Settings {
             ca_file: self.fetch.ca_file.clone(),
             proxy: self.fetch.proxy.clone(),
@@ -279,7 +277,7 @@ impl Config {
                 secret_access_key: s3.secret_access_key.clone(),
                 session_token: s3.session_token.clone(),
                 anonymous: s3.anonymous,
-                environment: Environment::of(text(std::env::vars_os())),
+                environment: environment::for_stores(),
             },
             usrbio: self.store.usrbio.clone(),
         }

@@ -14,10 +14,10 @@ use std::thread;
 const BLOCK: u64 = 4096;
 
 /// One read: large enough that its latency is little of it.
-const PIECE: usize = 1 << 20;
+const PIECE: usize = 2 << 20;
 
 /// Reads of one range that are under way at once.
-const AT_ONCE: usize = 8;
+const AT_ONCE: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct Direct {
