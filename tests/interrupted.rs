@@ -239,7 +239,7 @@ fn a_conversion_that_stands_still_is_waited_for_no_longer() {
     let convert = ["convert", "--json", "--jobs", "1", "--level", "12", &source];
     let mut first = Running(node.command(&convert).stdout(Stdio::null()).spawn().unwrap());
     // Its second layer is being written.
-    let writes = |node: &Node| node.kept() == 1 && files(&node.path("work")).keys().any(|name| name.ends_with("part"));
+    let writes = |node: &Node| kept(node) == 1 && files(&node.path("work")).keys().any(|name| name.ends_with("part"));
     node.wait("the second layer", writes);
     let pid = rustix::process::Pid::from_child(&first.0);
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
@@ -263,5 +263,5 @@ fn a_conversion_that_stands_still_is_waited_for_no_longer() {
     rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
     assert!(first.0.wait().unwrap().success());
     node.run(&["verify", &source]);
-    assert_eq!(node.kept(), 0);
+    assert_eq!(kept(&node), 0);
 }
