@@ -162,7 +162,7 @@ fn serve_snapshots(arguments: &SnapshotterArguments, config: &Config) -> Result<
         let shutdown = async move {
             tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
         };
-        snapshotter::run(settings, shutdown).await.map_err(|e| Failure::failed(control::causes(&e)))
+        snapshotter::run(settings, shutdown).await.map_err(|e| Failure::failed(blobstore::causes(&e)))
     });
     runtime.shutdown_timeout(Duration::from_secs(5));
     done

@@ -149,21 +149,6 @@ impl Node {
         command
     }
 
-    /// Layers that conversions keep in that directory for the next one: records of them.
-    pub fn kept(&self) -> usize {
-        let (mut found, mut open) = (0, vec![self.path("work")]);
-        while let Some(next) = open.pop() {
-            for entry in fs::read_dir(next).into_iter().flatten().flatten() {
-                let path = entry.path();
-                found += usize::from(path.extension().is_some_and(|extension| extension == "json"));
-                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                    open.push(path);
-                }
-            }
-        }
-        found
-    }
-
     /// Runs `lamina`.
     pub fn lamina(&self, arguments: &[&str]) -> Output {
         self.command(arguments).output().unwrap()
