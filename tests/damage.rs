@@ -11,7 +11,8 @@ use tests::node::Node;
 use tests::tree::{noise, write};
 
 const FILES: usize = 40;
-const FILE: usize = 256 << 10;
+/// A chunk.
+const FILE: usize = 512 << 10;
 
 /// A node with one layer of FILES files, each a chunk of its own; gives the layer's id and the contents.
 fn node_with_layer(name: &str) -> Option<(Node, String, Vec<Vec<u8>>)> {
