@@ -32,6 +32,7 @@ pub struct Meter {
     read_bytes: Family<Labels, Counter>,
     cache_bytes: Gauge,
     cache_evicted_bytes: Counter,
+    cache_written_bytes: Counter,
     verify_failures: Counter,
     // Members of the families above, so that the hot path looks nothing up; and sums that are not exported.
     fetched: Counter,
@@ -56,6 +57,7 @@ impl Meter {
             read_bytes,
             cache_bytes: Gauge::default(),
             cache_evicted_bytes: Counter::default(),
+            cache_written_bytes: Counter::default(),
             verify_failures: Counter::default(),
             fetched,
             read,
@@ -75,6 +77,11 @@ impl Meter {
             "lamina_cache_evicted_bytes",
             "Bytes dropped from the local cache to make room",
             self.cache_evicted_bytes.clone(),
+        );
+        registry.register(
+            "lamina_cache_written_bytes",
+            "Bytes written to the local cache, what was carried over included",
+            self.cache_written_bytes.clone(),
         );
         registry.register(
             "lamina_verify_failures",
@@ -113,6 +120,11 @@ impl Meter {
         self.cache_evicted_bytes.get()
     }
 
+    /// Bytes written to the chunk cache.
+    pub fn cache_written_bytes(&self) -> u64 {
+        self.cache_written_bytes.get()
+    }
+
     /// How often bytes did not match their hash.
     pub fn verify_failures(&self) -> u64 {
         self.verify_failures.get()
@@ -144,6 +156,10 @@ impl Meter {
         self.cache_evicted_bytes.inc_by(bytes);
     }
 
+    pub(crate) fn cache_written(&self, bytes: u64) {
+        self.cache_written_bytes.inc_by(bytes);
+    }
+
     pub(crate) fn verify_failed(&self) {
         self.verify_failures.inc();
     }
@@ -171,6 +187,7 @@ mod tests {
             "lamina_read_bytes_total{source=\"cache\"} 7",
             "lamina_cache_bytes 0",
             "lamina_cache_evicted_bytes_total 0",
+            "lamina_cache_written_bytes_total 0",
             "lamina_verify_failures_total 0",
         ] {
             assert!(text.contains(line), "{line} in\n{text}");

@@ -66,7 +66,7 @@ pub(crate) struct CacheSection {
     pub(crate) size: u64,
     #[serde(deserialize_with = "percent")]
     pub(crate) reserve: u8,
-    domain: NotYet,
+    pub(crate) domain: String,
 }
 
 /// `[fetch]`
@@ -137,7 +137,7 @@ impl Default for StoreSection {
 
 impl Default for CacheSection {
     fn default() -> Self {
-        Self { dir: "/var/lib/lamina/cache".into(), size: 20 << 30, reserve: 5, domain: None }
+        Self { dir: "/var/lib/lamina/cache".into(), size: 20 << 30, reserve: 5, domain: String::new() }
     }
 }
 
@@ -225,11 +225,10 @@ impl Config {
     /// Keys of the configuration's fixed form whose work is not done yet: a clear word is better than "unknown key", and
     /// better than doing nothing about it.
     fn refuse_what_is_not_built(&self) -> Result<(), String> {
-        let (store, cache, fetch) = (&self.store, &self.cache, &self.fetch);
+        let (store, fetch) = (&self.store, &self.fetch);
         let trust = Some(store.trust.clone());
         let keys = [
             ("[store] trust", &trust, "writers"),
-            ("[cache] domain", &cache.domain, ""),
             ("[fetch] on_outage", &fetch.on_outage, "fail"),
             ("[fetch] hedge", &fetch.hedge, ""),
             ("[fetch] memory", &fetch.memory, ""),
@@ -339,7 +338,8 @@ mod tests {
         for text in ["[fetch]\nreadahead = \"x\"", "[fetch]\nhedge = \"p95\"", "[store]\ntrust = { keys = [] }"] {
             assert!(Config::parse(text).unwrap_err().contains("built yet"), "{text}");
         }
-        Config::parse("[fetch]\non_outage = \"fail\"\n[cache]\ndomain = \"\"").unwrap();
+        let config = Config::parse("[fetch]\non_outage = \"fail\"\n[cache]\ndomain = \"tenant-7\"").unwrap();
+        assert_eq!(config.cache.domain, "tenant-7");
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub struct Config {
     pub cache_size: u64,
     /// Part of the cache's file system that is left free, in percent.
     pub cache_reserve: u8,
+    /// Whose chunks are cached: what was cached under one domain is not found under another.
+    pub cache_domain: String,
     /// Requests to the store in flight.
     pub concurrency: usize,
     /// How long a read may wait for the store before it fails with EIO.
