@@ -103,7 +103,7 @@ impl Chunks {
                 dropped += 1;
             }
         }
-        self.ask(|done| Job::Tidy(done));
+        self.ask(Job::Tidy);
         dropped
     }
 

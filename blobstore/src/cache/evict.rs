@@ -4,7 +4,7 @@
 //! 2023). Chunks come to the *young* one; as long as that has more than a tenth of the quota, its oldest segment is
 //! dropped, else the oldest *kept* one. Of a young segment, the chunks that were asked for in the cache since they came
 //! are written to the kept queue; of a kept one, those that were asked for since the last round, each use worth one round and
-//! three at most. What was dropped without a use and is fetched again soon goes to the kept queue at once
+//! three at most. What was dropped from the young queue and is fetched again soon goes to the kept queue at once
 //! (`ghost.rs`). So a scan passes through a tenth of the cache, and the rest keeps its content.
 //!
 //! **Writing is bounded.** Carrying over is paid from a credit that grows by half a byte for each byte fetched; where
@@ -78,16 +78,22 @@ impl Writer {
         let (mut carried, mut pinned) = (0, Vec::new());
         for record in &from.records {
             let fate = self.shared.map().fate(from.number, record);
-            match fate {
-                Fate::Pinned => pinned.extend(self.copy(from, record)?),
+            let stays = match fate {
+                Fate::Dead => true,
+                Fate::Pinned => {
+                    pinned.extend(self.copy(from, record)?);
+                    true
+                }
                 Fate::Used(used) if carried + record.size() <= self.shared.margin() => {
-                    carried += self.carry_used(from, record, used);
+                    let size = self.carry_used(from, record, used);
+                    carried += size;
+                    size != 0
                 }
-                Fate::Cold if from.kind == Kind::Young => {
-                    let most = self.shared.map().chunks();
-                    self.eviction.ghosts.add(&record.hash, most);
-                }
-                _ => {}
+                Fate::Used(_) | Fate::Cold => false,
+            };
+            if !stays && from.kind == Kind::Young {
+                let most = self.shared.map().chunks();
+                self.eviction.ghosts.add(&record.hash, most);
             }
         }
         if !pinned.is_empty() {

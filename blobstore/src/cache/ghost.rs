@@ -1,4 +1,4 @@
-//! What was dropped lately without having been asked for: fetched again soon, it was dropped too early, and goes to the
+//! What was dropped from the young queue lately: fetched again soon, it was dropped too early, and goes to the
 //! kept segments at once.
 
 use super::segment::Hash;

@@ -88,7 +88,7 @@ fn read(disk: &dyn Disk, file: &str) -> io::Result<Option<Chunks>> {
 fn parse(bytes: &[u8]) -> Option<Chunks> {
     let (entries, trailer) = bytes.split_at_checked(bytes.len().checked_sub(40)?)?;
     let whole = trailer.starts_with(blake3::hash(entries).as_bytes()) && trailer.ends_with(&MAGIC);
-    if !whole || entries.len() % ENTRY != 0 {
+    if !whole || !entries.len().is_multiple_of(ENTRY) {
         return None;
     }
     let entries = entries.chunks_exact(ENTRY).map(|entry| {

@@ -212,7 +212,7 @@ impl Segment {
         self.file.read_at(&mut trailer, at)?;
         let (Some(hash), Some(end)) = (trailer.first_chunk(), trailer[32..].first_chunk()) else { return Ok(None) };
         let end = u64::from_le_bytes(*end);
-        let fits = |bytes: &u64| bytes % ENTRY == 0 && bytes / ENTRY <= end / HEADER;
+        let fits = |bytes: &u64| bytes.is_multiple_of(ENTRY) && bytes / ENTRY <= end / HEADER;
         let entries = at.checked_sub(end).filter(|bytes| trailer.ends_with(&FOOTER_MAGIC) && fits(bytes));
         Ok(entries.map(|bytes| (end, bytes / ENTRY, *hash)))
     }

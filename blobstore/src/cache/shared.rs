@@ -12,7 +12,7 @@ use super::segment::{Hash, Record, Segment};
 use super::{Lock, Options, Reserve};
 use crate::meter::Meter;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// What readers and the writer share.
@@ -92,7 +92,7 @@ impl Shared {
             let failed = |error: &io::Error| tracing::warn!(number, %error, "a cache segment cannot be read");
             self.map_mut().loaded(number, content.inspect_err(failed).ok());
         }
-        self.loading.store(false, Relaxed);
+        self.loading.store(false, Release);
         self.meter.set_cache_bytes(self.map().bytes);
     }
 
@@ -106,8 +106,10 @@ impl Shared {
 
     /// Where the chunk of this name is; `used` counts it as asked for.
     pub(super) fn find(&self, name: &Hash, used: bool) -> Option<(Arc<Segment>, Record)> {
+        // Asked before the map: what is no longer loading then is in it.
+        let loading = self.loading.load(Acquire);
         let found = self.map().find(name, used);
-        if found.is_some() || !self.loading.load(Relaxed) {
+        if found.is_some() || !loading {
             return found;
         }
         let unloaded = self.map().unloaded();
