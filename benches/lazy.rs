@@ -12,6 +12,9 @@ use tests::node::Node;
 /// The name under which the image that is compared is converted.
 pub const IMAGE: &str = "bench.local/image:1";
 
+/// The same of a directory.
+const LAYER: &str = "base/bench:1";
+
 /// Something with a tree in it that can be made cold and mounted.
 pub trait Contender {
     /// What the report calls it.
@@ -26,17 +29,33 @@ pub trait Contender {
 pub struct Lamina {
     node: Node,
     name: String,
+    reference: &'static str,
     watch: Option<InFlight>,
 }
 
 impl Lamina {
     /// Converts a layout with the given options, into a store whose every request then takes `latency`.
     pub fn new(name: String, layout: &Path, options: &[&str], latency: &str) -> Self {
-        let node = Node::default();
+        Self::with_fetch(name, layout, options, latency, "")
+    }
+
+    /// As [`Lamina::new`], with these lines in the section `[fetch]` of the configuration.
+    pub fn with_fetch(name: String, layout: &Path, options: &[&str], latency: &str, fetch: &str) -> Self {
         let source = format!("oci:{}", layout.display());
-        node.run(&[&["convert", &source, "--name", IMAGE][..], options].concat());
+        Self::of([&["convert", &source, "--name", IMAGE][..], options].concat(), name, IMAGE, latency, fetch)
+    }
+
+    /// Converts a directory as a layer of its own.
+    pub fn of_directory(name: &str, directory: &Path, fetch: &str, latency: &str) -> Self {
+        let source = format!("dir:{}", directory.display());
+        Self::of(vec!["convert", &source, "--tag", LAYER], name.to_owned(), LAYER, latency, fetch)
+    }
+
+    fn of(convert: Vec<&str>, name: String, reference: &'static str, latency: &str, fetch: &str) -> Self {
+        let node = Node::new(&format!("[fetch]\n{fetch}"));
+        node.run(&convert);
         node.reconfigure("added_latency = \"0s\"", &format!("added_latency = \"{latency}\""));
-        Self { node, name, watch: None }
+        Self { node, name, reference, watch: None }
     }
 
     /// Bytes of the layer files in the store.
@@ -59,7 +78,7 @@ impl Contender for Lamina {
     fn begin(&mut self) -> PathBuf {
         self.node.start_daemon();
         let target = self.node.new_dir("mnt");
-        self.node.run(&["mount", IMAGE, target.to_str().unwrap()]);
+        self.node.run(&["mount", self.reference, target.to_str().unwrap()]);
         drop_caches();
         self.watch = Some(InFlight::watch(&self.node.path("run/dev")));
         target

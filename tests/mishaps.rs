@@ -215,7 +215,7 @@ fn whoever_gives_one_tag_or_collapses_one_image_at_once_ends_with_something_whol
 
     let layers = (0..6u8).map(|n| tar(&[(&format!("{n}"), &noise(n.into(), 100_000)), ("top", &[n])])).collect();
     let source = Image::new(layers).write(&node.path("image"), NAME);
-    let sizes = ["150kB", "250kB", "1GiB", "1GiB"];
+    let sizes = ["220kB", "320kB", "1GiB", "1GiB"];
     all(sizes.map(|size| words(format!("convert {source} --collapse {size}"))).to_vec());
     node.run(&["verify", &source]);
     let inspected: Value = node.json(&["inspect", NAME]);

@@ -6,12 +6,17 @@
 //! * [`cache`]: what a node keeps: heads (metadata and index) and compressed chunks.
 //! * [`fetch`]: a chunk, from memory, the cache or the store: verified before anybody sees it.
 //! * [`meter`]: the counters of all this.
+//! * [`https`]: what HTTP clients share, those of the store and of others. * [`causes`](fn@causes): errors in words.
 //!
 //! This crate knows chunks and names. It does not know EROFS (metadata is bytes to it), FUSE or containerd.
 
 pub mod cache;
+mod causes;
 pub mod fetch;
+pub mod https;
 pub mod layer;
 pub mod meter;
 pub mod refs;
 pub mod store;
+
+pub use causes::causes;

@@ -34,11 +34,16 @@ pub struct Meter {
     cache_evicted_bytes: Counter,
     cache_written_bytes: Counter,
     verify_failures: Counter,
+    hedges: Family<Labels, Counter>,
+    prefetched: Counter,
+    prefetched_bytes: Counter,
+    prefetch_used: Counter,
     // Members of the families above, so that the hot path looks nothing up; and sums that are not exported.
     fetched: Counter,
     read: [Counter; 3],
     fetches: Counter,
     errors: Counter,
+    hedged: [Counter; 2],
 }
 
 impl Meter {
@@ -49,6 +54,8 @@ impl Meter {
         let fetched = fetch_bytes.get_or_create_owned(&vec![("store", store.to_owned())]);
         let read = ["memory", "cache", "store"]
             .map(|source| read_bytes.get_or_create_owned(&vec![("source", source.to_owned())]));
+        let hedges = Family::<Labels, Counter>::default();
+        let hedged = ["made", "won"].map(|what| hedges.get_or_create_owned(&vec![("what", what.to_owned())]));
         Self {
             fetch_bytes,
             // 0.5 ms to 16 s.
@@ -59,10 +66,15 @@ impl Meter {
             cache_evicted_bytes: Counter::default(),
             cache_written_bytes: Counter::default(),
             verify_failures: Counter::default(),
+            hedges,
+            prefetched: Counter::default(),
+            prefetched_bytes: Counter::default(),
+            prefetch_used: Counter::default(),
             fetched,
             read,
             fetches: Counter::default(),
             errors: Counter::default(),
+            hedged,
         }
     }
 
@@ -87,6 +99,22 @@ impl Meter {
             "lamina_verify_failures",
             "Bytes from the store or the cache that did not match their hash",
             self.verify_failures.clone(),
+        );
+        registry.register(
+            "lamina_fetch_hedges",
+            "Requests made a second time for taking long, and how many of those came first",
+            self.hedges.clone(),
+        );
+        registry.register(
+            "lamina_prefetch_chunks",
+            "Chunks that came before anybody waited for them",
+            self.prefetched.clone(),
+        );
+        registry.register("lamina_prefetch_bytes", "Stored bytes of those chunks", self.prefetched_bytes.clone());
+        registry.register(
+            "lamina_prefetch_used_chunks",
+            "Those chunks that were read while they were in memory",
+            self.prefetch_used.clone(),
         );
     }
 
@@ -128,6 +156,33 @@ impl Meter {
     /// How often bytes did not match their hash.
     pub fn verify_failures(&self) -> u64 {
         self.verify_failures.get()
+    }
+
+    /// Requests that were made a second time, and how many of those were the first to be answered.
+    pub fn hedges(&self) -> (u64, u64) {
+        (self.hedged[0].get(), self.hedged[1].get())
+    }
+
+    /// Chunks that came before anybody waited for them, and how many of those were read while they were in memory.
+    pub fn prefetched_chunks(&self) -> (u64, u64) {
+        (self.prefetched.get(), self.prefetch_used.get())
+    }
+
+    pub(crate) fn hedged(&self) {
+        self.hedged[0].inc();
+    }
+
+    pub(crate) fn hedge_won(&self) {
+        self.hedged[1].inc();
+    }
+
+    pub(crate) fn prefetched(&self, bytes: u64) {
+        self.prefetched.inc();
+        self.prefetched_bytes.inc_by(bytes);
+    }
+
+    pub(crate) fn prefetch_used(&self) {
+        self.prefetch_used.inc();
     }
 
     pub(crate) fn fetched(&self, bytes: u64) {
@@ -176,6 +231,8 @@ mod tests {
         meter.fetch_done(Duration::from_millis(3));
         meter.fetch_failed("timeout");
         meter.read(Source::Cache, 7);
+        meter.hedged();
+        meter.prefetched(9);
         let mut registry = Registry::default();
         meter.register(&mut registry);
         let mut text = String::new();
@@ -189,6 +246,11 @@ mod tests {
             "lamina_cache_evicted_bytes_total 0",
             "lamina_cache_written_bytes_total 0",
             "lamina_verify_failures_total 0",
+            "lamina_fetch_hedges_total{what=\"made\"} 1",
+            "lamina_fetch_hedges_total{what=\"won\"} 0",
+            "lamina_prefetch_chunks_total 1",
+            "lamina_prefetch_bytes_total 9",
+            "lamina_prefetch_used_chunks_total 0",
         ] {
             assert!(text.contains(line), "{line} in\n{text}");
         }

@@ -27,7 +27,7 @@ pub(crate) struct Global {
     /// Configuration file [default: /etc/lamina/config.toml if there is one]
     #[arg(long, global = true, value_name = "FILE", env = "LAMINA_CONFIG")]
     pub(crate) config: Option<PathBuf>,
-    /// Store for convert, inspect, verify, export and pull, over the configuration's: file:///DIRECTORY, s3://BUCKET/PREFIX,
+    /// Store for convert, inspect, verify, export, pull and store, over the configuration's: file:///DIRECTORY, s3://BUCKET/PREFIX,
     /// 3fs:///MOUNT/DIR, or (to read) https://HOST/PATH; laminad has its own --store [default: file:///var/lib/lamina/store]
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) store: Option<String>,

@@ -1,6 +1,6 @@
 //! `laminad` and `lamina-snapshotter`: in the foreground, logs on stderr, systemd told when ready.
 
-use crate::config::{Config, Face};
+use crate::config::{Config, Face, FetchSection, Hedge, OnOutage};
 use crate::failure::Failure;
 use crate::output;
 use clap::Parser;
@@ -107,9 +107,8 @@ fn daemon_config(config: &Config) -> fuse::Config {
         cache_size: config.cache.size,
         cache_reserve: config.cache.reserve,
         cache_domain: config.cache.domain.clone(),
-        concurrency: config.fetch.concurrency,
         deadline: config.fetch.deadline,
-        decoded: config.fetch.decoded,
+        fetch: fetch_options(&config.fetch),
         run: config.daemon.run.clone(),
         face: match config.daemon.face {
             Face::Auto => fuse::Face::Auto,
@@ -119,6 +118,28 @@ fn daemon_config(config: &Config) -> fuse::Config {
         metrics: (!config.daemon.metrics.is_empty()).then(|| config.daemon.metrics.clone()),
         store_delay: config.store.added_latency,
         successor_deadline: config.daemon.successor_deadline,
+    }
+}
+
+fn fetch_options(fetch: &FetchSection) -> blobstore::fetch::Options {
+    use blobstore::fetch;
+    fetch::Options {
+        concurrency: fetch.concurrency,
+        deadline: fetch.deadline,
+        on_outage: match fetch.on_outage {
+            OnOutage::Fail => fetch::OnOutage::Fail,
+            OnOutage::Wait => fetch::OnOutage::Wait,
+        },
+        decoded: fetch.decoded,
+        memory: fetch.memory,
+        coalesce: fetch.coalesce,
+        readahead: fetch.readahead,
+        neighbours: fetch.neighbours,
+        hedge: match fetch.hedge {
+            Hedge::P95 => fetch::Hedge::P95,
+            Hedge::Off => fetch::Hedge::Off,
+        },
+        ..Default::default()
     }
 }
 
@@ -142,7 +163,7 @@ fn serve_snapshots(arguments: &SnapshotterArguments, config: &Config) -> Result<
         let shutdown = async move {
             tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
         };
-        snapshotter::run(settings, shutdown).await.map_err(|e| Failure::failed(control::causes(&e)))
+        snapshotter::run(settings, shutdown).await.map_err(|e| Failure::failed(blobstore::causes(&e)))
     });
     runtime.shutdown_timeout(Duration::from_secs(5));
     done

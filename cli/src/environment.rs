@@ -3,10 +3,12 @@
 //! | variable | what it says |
 //! |---|---|
 //! | `TMPDIR` | where conversions have their work directory; else `/var/tmp` |
+//! | `AWS_*`, `HOME` | what S3 is told where the configuration says nothing: [`blobstore::store::Environment`] |
 //! | `REGISTRY_AUTH_FILE`, `DOCKER_CONFIG`, `HOME`, `XDG_RUNTIME_DIR`, `XDG_CONFIG_HOME` | where logins have left credentials for registries |
 //!
 //! The crates below read none of it. Proxies are the exception: the HTTP client knows their variables by itself.
 
+use blobstore::store::Environment;
 use std::env::var_os;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,6 +16,13 @@ use std::path::PathBuf;
 /// Where conversions have their work directory: on a disk, not in the memory that /tmp may be.
 pub(crate) fn work_directory() -> PathBuf {
     work_directory_of(var_os)
+}
+
+/// What S3's own tools take from the environment.
+pub(crate) fn for_stores() -> Environment {
+    Environment::of(
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))),
+    )
 }
 
 /// Where `podman login` and `docker login` keep credentials; what was named on purpose first.

@@ -1,7 +1,7 @@
 //! How a command fails: an exit status that means something, and a text with every cause in it.
 
+use blobstore::causes;
 use blobstore::layer::LayerError;
-use control::causes;
 use std::error::Error as StdError;
 use std::fmt;
 

@@ -1,5 +1,5 @@
 //! The gRPC interface of `laminad`, and nothing else: the types generated from `proto/lamina.proto`, how to reach the
-//! socket, and how errors are told across it. What the calls mean is written in the proto file.
+//! socket, and why it could not be reached. What the calls mean is written in the proto file.
 
 /// Messages, client and server of `lamina.v1`.
 #[allow(missing_docs, unreachable_pub, clippy::all)]
@@ -15,21 +15,6 @@ use tonic::transport::{Channel, Endpoint, Uri};
 
 /// Name of the control socket in the daemon's `run` directory.
 pub const SOCKET: &str = "laminad.sock";
-
-/// An error in words, on one line: its own and those of its causes, as long as they say something new. What a status
-/// carries, and what the command line prints.
-pub fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        let more = next.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = next.source();
-    }
-    text
-}
 
 /// Why nobody could be reached, where `status` is the transport's and not an answer: the innermost cause, such as
 /// "connection refused", and not "transport error".

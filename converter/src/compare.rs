@@ -147,7 +147,12 @@ async fn stored(refs: &Refs, original: &Original, options: &Options) -> Result<S
             ));
         }
     };
-    stacks.ok_or_else(|| Error::failed("comparing", "the store has nothing for this source: it was not converted"))
+    stacks.ok_or_else(|| {
+        Error::failed(
+            "comparing",
+            "the store has nothing for this source: it was not converted, or is in another store (--store) or under another tag",
+        )
+    })
 }
 
 impl Comparison {

@@ -22,6 +22,9 @@ pub fn read_entries<R: io::Read>(reader: &mut Reader<R>, upper: &mut Upper, spoo
                 for dropped in keep_possible(&mut entry.attributes.xattrs) {
                     upper.warn(format!("'{}': the attribute '{}' is left out", entry.path, show(&dropped)));
                 }
+                for key in reader.passed_over() {
+                    upper.warn(format!("'{}': the tar's record '{}' is left out", entry.path, show(key)));
+                }
                 let contents = match &entry.kind {
                     Kind::File(shape) => {
                         let position = reader.position();

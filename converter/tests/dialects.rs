@@ -51,7 +51,7 @@ fn here(program: &str) -> bool {
     let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
     let found = found.is_ok_and(|output| output.status.success());
     if !found {
-        println!("SKIPPED: needs {program}");
+        println!("left out: {program} is not there");
     }
     found
 }

@@ -1,6 +1,7 @@
 //! What `laminad` is told at its start, typed. The configuration file is read by the command line.
 
 use crate::Error;
+use blobstore::fetch;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -31,12 +32,10 @@ pub struct Config {
     pub cache_reserve: u8,
     /// Whose chunks are cached: what was cached under one domain is not found under another.
     pub cache_domain: String,
-    /// Requests to the store in flight.
-    pub concurrency: usize,
-    /// How long a read may wait for the store before it fails with EIO.
+    /// How long anything may wait for the store or the mounter; reads have their own in `fetch`.
     pub deadline: Duration,
-    /// Decoded chunks kept in memory, bytes.
-    pub decoded: u64,
+    /// How chunks are fetched.
+    pub fetch: fetch::Options,
     /// Directory of sockets, state and device files. Its contents need not survive a reboot.
     pub run: PathBuf,
     /// How layers are shown.

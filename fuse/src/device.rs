@@ -124,6 +124,8 @@ impl Filesystem for Devices {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        // What is fetched ahead runs there.
+        let _context = self.runtime.enter();
         match self.reads.read_now(ino.0, offset, size) {
             Some(Ok(data)) => reply.data(&data),
             Some(Err(e)) => reply.error(errno(&e)),

@@ -138,7 +138,7 @@ impl Error {
 
     /// The error with all its causes, on one line.
     pub fn report(&self) -> String {
-        control::causes(self)
+        blobstore::causes(self)
     }
 }
 

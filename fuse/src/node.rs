@@ -60,7 +60,7 @@ impl Node {
             probed.form,
             probed.overlay_options,
         );
-        let reads = Reads::new(fetcher.clone(), table, meters.clone());
+        let reads = Reads::new(fetcher.clone(), table, meters.clone(), config.fetch.on_outage);
         let takeovers = std::env::var(TAKEOVERS).ok().and_then(|n| n.parse().ok()).unwrap_or(0);
         meters.takeovers(takeovers);
         let node = Self {
@@ -86,11 +86,5 @@ fn fetcher(config: &Config, store: Arc<dyn Store>) -> Result<Fetcher, Error> {
     limits.domain.clone_from(&config.cache_domain);
     let cache = Cache::open(&config.cache_dir, &limits, &meter);
     let cache = cache.map_err(|e| Error::path(&config.cache_dir, std::io::Error::other(e)))?;
-    let options = blobstore::fetch::Options {
-        concurrency: config.concurrency,
-        deadline: config.deadline,
-        decoded: config.decoded,
-        ..Default::default()
-    };
-    Ok(Fetcher::new(store, cache, options, meter))
+    Ok(Fetcher::new(store, cache, config.fetch.clone(), meter))
 }

@@ -4,11 +4,15 @@
 
 use crate::metrics::Meters;
 use crate::table::Table;
-use crate::{Error, head};
-use blobstore::fetch::{Fetcher, Layer};
+use crate::{Error, Kind, head};
+use blobstore::fetch::{Fetcher, Layer, OnOutage, OpenHead};
+use blobstore::refs::StackEntry;
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Between two tries to open a layer that readers wait for; each try has its own deadline.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Answers reads.
 #[derive(Debug)]
@@ -16,18 +20,19 @@ pub(crate) struct Reads {
     fetcher: Fetcher,
     table: Arc<Table>,
     meters: Meters,
+    on_outage: OnOutage,
 }
 
 impl Reads {
-    pub(crate) fn new(fetcher: Fetcher, table: Arc<Table>, meters: Meters) -> Self {
-        Self { fetcher, table, meters }
+    pub(crate) fn new(fetcher: Fetcher, table: Arc<Table>, meters: Meters, on_outage: OnOutage) -> Self {
+        Self { fetcher, table, meters, on_outage }
     }
 
     pub(crate) fn table(&self) -> &Table {
         &self.table
     }
 
-    /// The bytes at `offset`, if no store is needed for them.
+    /// The bytes at `offset`, if no store is needed for them. Must be called within the runtime's context.
     pub(crate) fn read_now(&self, node: u64, offset: u64, size: u32) -> Option<io::Result<Vec<u8>>> {
         let layer = self.table.layer(node)?;
         let mut data = Vec::with_capacity(size as usize);
@@ -35,6 +40,7 @@ impl Reads {
             let chunk = self.fetcher.cached(&layer, piece.chunk)?;
             data.extend_from_slice(&chunk[piece.within]);
         }
+        self.fetcher.fetch_ahead(&layer, &self.noticed(&layer, offset, size));
         self.meters.device_read(data.len());
         Some(Ok(data))
     }
@@ -47,23 +53,25 @@ impl Reads {
             tracing::error!(node, %error, "cannot open the layer of a device that is being read");
             eio()
         })?;
-        // All pieces are asked for at once; each is fetched once, whoever else waits for it.
-        let waits: Vec<_> = pieces(&layer, offset, size)
-            .map(|piece| {
-                let (fetcher, layer) = (self.fetcher.clone(), Arc::clone(&layer));
-                let chunk = piece.chunk;
-                (piece.within, tokio::spawn(async move { fetcher.get(&layer, chunk).await }))
-            })
-            .collect();
+        // All pieces are asked for at once, and with them what is to be fetched ahead of the next reads.
+        let pieces: Vec<Piece> = pieces(&layer, offset, size).collect();
+        let needed: Vec<u32> = pieces.iter().map(|piece| piece.chunk).collect();
+        let chunks = self.fetcher.get_all(&layer, &needed, &self.noticed(&layer, offset, size)).await;
+        // The fetcher has logged why.
+        let chunks = chunks.map_err(|_| eio())?;
         let mut data = Vec::with_capacity(size as usize);
-        for (within, wait) in waits {
-            // The fetcher has logged why.
-            let chunk = wait.await.map_err(|_| eio())?.map_err(|_| eio())?;
-            data.extend_from_slice(&chunk[within]);
+        for (piece, chunk) in pieces.into_iter().zip(&chunks) {
+            data.extend_from_slice(&chunk[piece.within]);
         }
         self.meters.device_read(data.len());
         self.meters.read_waited(start.elapsed());
         Ok(data)
+    }
+
+    /// What to fetch ahead of the reads that this one lets expect.
+    fn noticed(&self, layer: &Layer, offset: u64, size: u32) -> Vec<u32> {
+        let end = layer.index.data_len().min(offset.saturating_add(u64::from(size)));
+        self.fetcher.noticed(layer, offset..end.max(offset))
     }
 
     /// The layer behind a node: known, or opened now, as a successor must.
@@ -72,10 +80,22 @@ impl Reads {
             return Ok(layer);
         }
         let device = self.table.by_node(node).ok_or_else(|| Error::Invalid(format!("no device has node {node}")))?;
-        let head = head::open(&self.fetcher, &device.entry).await?;
+        let head = self.open(&device.entry).await?;
         let layer = Arc::new(head.layer);
         self.table.set_layer(node, Arc::clone(&layer));
         Ok(layer)
+    }
+
+    /// Opens a layer; again and again while the store is out of reach, where readers are to wait for that.
+    async fn open(&self, entry: &StackEntry) -> Result<OpenHead, Error> {
+        loop {
+            match head::open(&self.fetcher, entry).await {
+                Err(error) if self.on_outage == OnOutage::Wait && error.kind() == Kind::Unavailable => {
+                    tokio::time::sleep(PAUSE).await;
+                }
+                done => return done,
+            }
+        }
     }
 }
 

@@ -48,7 +48,7 @@ async fn store_error(node: &Node) -> String {
     match tokio::time::timeout(STORE_PATIENCE, node.refs.is_there()).await {
         Ok(Ok(true)) => String::new(),
         Ok(Ok(false)) => "nothing is there: not mounted, or nothing converted yet".to_owned(),
-        Ok(Err(e)) => control::causes(&e),
+        Ok(Err(e)) => blobstore::causes(&e),
         Err(_) => format!("no answer within {STORE_PATIENCE:?}"),
     }
 }

@@ -19,34 +19,58 @@ pub(super) struct Decoded {
 
 #[derive(Debug)]
 struct Inner {
-    chunks: LruCache<Key, Arc<[u8]>>,
+    chunks: LruCache<Key, Kept>,
     bytes: usize,
+    /// Bytes of chunks that were fetched ahead and that nobody has read.
+    unread: usize,
+}
+
+#[derive(Debug)]
+struct Kept {
+    content: Arc<[u8]>,
+    unread: bool,
 }
 
 impl Decoded {
     pub(super) fn new(budget: u64) -> Self {
-        let inner = Mutex::new(Inner { chunks: LruCache::unbounded(), bytes: 0 });
+        let inner = Mutex::new(Inner { chunks: LruCache::unbounded(), bytes: 0, unread: 0 });
         Self { budget: usize::try_from(budget).unwrap_or(usize::MAX), inner }
     }
 
-    pub(super) fn get(&self, key: &Key) -> Option<Arc<[u8]>> {
-        self.lock().chunks.get(key).cloned()
+    /// A chunk for a reader, and whether it is the first to read what was fetched ahead.
+    pub(super) fn get(&self, key: &Key) -> Option<(Arc<[u8]>, bool)> {
+        let mut inner = self.lock();
+        let kept = inner.chunks.get_mut(key)?;
+        let (content, first) = (kept.content.clone(), std::mem::take(&mut kept.unread));
+        inner.unread -= if first { content.len() } else { 0 };
+        Some((content, first))
     }
 
-    /// Keeps a chunk; one larger than the budget is not kept.
-    pub(super) fn put(&self, key: Key, content: Arc<[u8]>) {
+    /// Whether a chunk is here.
+    pub(super) fn contains(&self, key: &Key) -> bool {
+        self.lock().chunks.contains(key)
+    }
+
+    /// Keeps a chunk, which nobody has read yet where `unread`; one larger than the budget is not kept.
+    pub(super) fn put(&self, key: Key, content: Arc<[u8]>, unread: bool) {
         if content.len() > self.budget {
             return;
         }
         let mut inner = self.lock();
         inner.bytes += content.len();
-        if let Some(before) = inner.chunks.put(key, content) {
-            inner.bytes -= before.len();
+        inner.unread += if unread { content.len() } else { 0 };
+        if let Some(before) = inner.chunks.put(key, Kept { content, unread }) {
+            inner.gone(&before);
         }
         while inner.bytes > self.budget {
             let Some((_, oldest)) = inner.chunks.pop_lru() else { break };
-            inner.bytes -= oldest.len();
+            inner.gone(&oldest);
         }
+    }
+
+    /// Bytes that may still be fetched ahead: what was must not push itself out before it is read.
+    pub(super) fn room_ahead(&self) -> u64 {
+        (self.budget / 2).saturating_sub(self.lock().unread) as u64
     }
 
     /// Bytes kept.
@@ -56,6 +80,13 @@ impl Decoded {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn gone(&mut self, kept: &Kept) {
+        self.bytes -= kept.content.len();
+        self.unread -= if kept.unread { kept.content.len() } else { 0 };
     }
 }
 
@@ -71,15 +102,29 @@ mod tests {
     fn the_budget_holds_and_the_least_recently_used_goes() {
         let decoded = Decoded::new(10);
         let chunk = |n| Arc::<[u8]>::from(vec![n; 4]);
-        decoded.put(numbered(1), chunk(1));
-        decoded.put(numbered(2), chunk(2));
-        decoded.put(numbered(2), chunk(2));
+        decoded.put(numbered(1), chunk(1), false);
+        decoded.put(numbered(2), chunk(2), false);
+        decoded.put(numbered(2), chunk(2), false);
         assert_eq!(decoded.bytes(), 8);
         assert!(decoded.get(&numbered(1)).is_some());
-        decoded.put(numbered(3), chunk(3));
+        decoded.put(numbered(3), chunk(3), false);
         assert!(decoded.get(&numbered(2)).is_none() && decoded.get(&numbered(1)).is_some());
-        decoded.put(numbered(4), Arc::from(vec![4; 11]));
+        decoded.put(numbered(4), Arc::from(vec![4; 11]), true);
         assert!(decoded.get(&numbered(4)).is_none());
         assert_eq!(decoded.bytes(), 8);
+    }
+
+    #[test]
+    fn what_was_fetched_ahead_has_half_of_it_until_it_is_read() {
+        let decoded = Decoded::new(16);
+        decoded.put(numbered(1), Arc::from(vec![1; 6]), true);
+        assert_eq!(decoded.room_ahead(), 2);
+        assert_eq!(decoded.get(&numbered(1)).map(|(_, first)| first), Some(true));
+        assert_eq!(decoded.get(&numbered(1)).map(|(_, first)| first), Some(false));
+        assert_eq!(decoded.room_ahead(), 8);
+        decoded.put(numbered(2), Arc::from(vec![2; 9]), true);
+        assert_eq!(decoded.room_ahead(), 0);
+        decoded.put(numbered(3), Arc::from(vec![3; 16]), false);
+        assert_eq!((decoded.room_ahead(), decoded.bytes()), (8, 16));
     }
 }

@@ -45,6 +45,14 @@ impl FetchKind {
             Self::Local => "local",
         }
     }
+
+    pub(super) const fn again(self) -> Again {
+        match self {
+            Self::Transport | Self::Timeout => Again::UntilDeadline,
+            Self::Answer | Self::Denied | Self::Verify => Again::FewTimes,
+            Self::NotFound | Self::Malformed | Self::Unsupported | Self::Refused | Self::Local => Again::Never,
+        }
+    }
 }
 
 /// Why a chunk or a head could not be had. Everybody who waited for it gets a copy.
@@ -100,15 +108,7 @@ impl Failure {
     }
 
     pub(super) fn again(&self) -> Again {
-        match self.kind {
-            FetchKind::Transport | FetchKind::Timeout => Again::UntilDeadline,
-            FetchKind::Answer | FetchKind::Denied | FetchKind::Verify => Again::FewTimes,
-            FetchKind::NotFound
-            | FetchKind::Malformed
-            | FetchKind::Unsupported
-            | FetchKind::Refused
-            | FetchKind::Local => Again::Never,
-        }
+        self.kind.again()
     }
 }
 

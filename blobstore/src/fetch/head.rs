@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
-use tokio::time::timeout_at;
+use tokio::time::{timeout, timeout_at};
 
 /// Up to so many bytes a head gets the time of a chunk for an attempt; above, all the time that there is.
 const SMALL: u64 = 8 << 20;
@@ -49,15 +49,11 @@ impl Fetcher {
     where
         P: Fn(&mut [u8], &Index) -> Result<(), String> + Send + Sync + 'static,
     {
-        let attempt = match entry.head {
-            1..=SMALL => self.inner.options.attempt,
-            _ => self.inner.options.deadline,
-        };
         let deadline = Instant::now() + self.inner.options.deadline;
-        let task = Task { layer: entry.layer, chunk: None, deadline, attempt };
-        let receiver = match self.inner.opening.join(&entry.layer, || None) {
+        let task = Task { layer: entry.layer, chunk: None, deadline: Some(deadline) };
+        let receiver = match self.inner.opening.join(&entry.layer, &(), || None) {
             Joined::Done(value) => return value,
-            Joined::Wait(receiver) => receiver,
+            Joined::Wait(receiver, ()) => receiver,
             Joined::Start(landing, receiver) => {
                 let (fetcher, entry) = (self.clone(), entry.clone());
                 tokio::spawn(async move { landing.land(fetcher.open_once(&entry, task, Arc::new(prepare)).await) });
@@ -80,13 +76,29 @@ impl Fetcher {
             return Ok(head.into());
         }
         let Head { index, mut metadata } =
-            self.attempts(task, |attempt| self.clone().head(entry.clone(), attempt)).await?;
+            self.attempts(task, || true, |attempt| self.clone().head_once(entry.clone(), attempt)).await?;
         let fetcher = self.clone();
         let head = self.local(&task, move || {
             prepare(&mut metadata, &index).map_err(|e| Failure::new(FetchKind::Refused, e))?;
             fetcher.keep(&metadata, &index).map_err(local_failure)
         });
         Ok(head.await?.into())
+    }
+
+    /// One attempt at a head, in its turn and in its time.
+    async fn head_once(self, entry: StackEntry, attempt: u32) -> Result<Head, Failure> {
+        let patience = match entry.head {
+            1..=SMALL => self.inner.options.attempt,
+            _ => self.inner.options.deadline,
+        };
+        let (_turn, begun) = (self.inner.dispatcher.turn(entry.layer).await, Instant::now());
+        let late = |_| Err(Failure::new(FetchKind::Timeout, format!("no answer within {patience:?}")));
+        let head = timeout(patience, self.clone().head(entry, attempt)).await.unwrap_or_else(late);
+        match &head {
+            Ok(_) => self.inner.meter.fetch_done(begun.elapsed()),
+            Err(failure) => self.count(failure),
+        }
+        head
     }
 
     /// One attempt at a head: one request where the reference tells its length.

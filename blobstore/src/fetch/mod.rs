@@ -1,38 +1,64 @@
 //! A chunk: from memory, the local cache or the store. Verified before it is decompressed, before anybody sees it.
 //!
-//! [`Fetcher::cached`] answers at once or not at all; [`Fetcher::get`] goes to the store: one fetch per chunk however
-//! many wait (`flight.rs`), so many requests in flight, attempts with pauses until a deadline, and then an error:
-//! never a wrong byte, never a wait without end. Chunks that were fetched go to the cache off the reply path.
-//! [`Fetcher::open_head`] does the same for what a mount needs of a layer.
+//! [`Fetcher::cached`] answers at once or not at all; [`Fetcher::get_all`] goes to the store: one flight per chunk however
+//! many wait (`flight.rs`, `chunk.rs`), turns by need and by layer (`queue.rs`, `dispatch.rs`) within so many requests and so
+//! much memory, neighbours in one request that is made twice when it is late (`request.rs`, `pace.rs`), attempts with pauses until a
+//! deadline (`retry.rs`), and then an error: never a wrong byte, never a wait without end unless that was asked for. Chunks
+//! that were fetched go to the cache off the reply path. [`Fetcher::noticed`] says what to fetch ahead of reads (`pattern.rs`,
+//! `ahead.rs`), [`Fetcher::prefetch`] takes a list. [`Fetcher::open_head`] brings what a mount needs of a layer.
 //!
-//! Which bytes of a file a chunk holds, what to fetch ahead, and what an error means to a reader are left to others.
+//! Which bytes of a file a chunk holds, and what an error means to a reader, are left to others.
 
+mod ahead;
+mod chunk;
 mod decoded;
+mod dispatch;
 mod error;
 mod flight;
 mod head;
+mod pace;
+mod pattern;
+mod queue;
+mod request;
 mod retry;
 
+pub use ahead::Prefetch;
 pub use error::{FetchError, FetchKind};
 pub use head::OpenHead;
 
 use crate::cache::{Cache, Chunks, Heads};
-use crate::layer::{ChunkEntry, Index, LayerError, LayerId, Located, decode};
+use crate::layer::{Index, LayerId, Located, decode};
 use crate::meter::{Meter, Source};
 use crate::refs::layer_key;
 use crate::store::Store;
-use bytes::Bytes;
 use decoded::{Decoded, Key, key};
+use dispatch::{Dispatcher, Wish};
 use error::Failure;
-use flight::{Flights, Joined, wait};
-use retry::{Quiet, Task};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-use tokio::sync::Semaphore;
-use tokio::time::timeout_at;
+use flight::Flights;
+use pattern::Pattern;
+use retry::Quiet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-/// How long a waiter waits past its deadline for the fetch's own error, which knows more, and comes at the same deadline.
-const GRACE: Duration = Duration::from_millis(250);
+/// What readers get when the store cannot be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnOutage {
+    /// An error at the deadline.
+    #[default]
+    Fail,
+    /// Nothing, until the store is back.
+    Wait,
+}
+
+/// When a request is made a second time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Hedge {
+    /// When it has taken longer than 95 % of its like.
+    #[default]
+    P95,
+    /// Never.
+    Off,
+}
 
 /// How a [`Fetcher`] behaves.
 #[derive(Debug, Clone)]
@@ -41,7 +67,9 @@ pub struct Options {
     pub concurrency: usize,
     /// Longest time from asking for a chunk to an answer or an error.
     pub deadline: Duration,
-    /// Longest time of one attempt at a chunk.
+    /// Whether readers get an error then.
+    pub on_outage: OnOutage,
+    /// Longest time of one attempt in which nothing comes.
     pub attempt: Duration,
     /// How often wrong answers (wrong bytes, short bodies) are asked for again. Failures of the store are retried until
     /// the deadline.
@@ -50,6 +78,25 @@ pub struct Options {
     pub pause: Duration,
     /// Bytes of decoded chunks kept in memory.
     pub decoded: u64,
+    /// Bytes of all chunks in memory: those kept, those in flight and those just handed over. A request waits until there is
+    /// room for what it brings, stored and decoded.
+    pub memory: u64,
+    /// Bytes of a layer's file that one request asks for, where so many neighbours are wanted.
+    pub coalesce: u64,
+    /// Bytes of the data space fetched ahead of reads that follow each other; 0 = none. Of all runs together at most half of
+    /// `decoded`.
+    pub readahead: u64,
+    /// Whether, of a store that is far, likely neighbours of chunks that are read are fetched too.
+    pub neighbours: bool,
+    /// Second requests.
+    pub hedge: Hedge,
+}
+
+impl Options {
+    /// Memory for what is in flight. A quarter at least, however much is kept.
+    fn in_flight(&self) -> u64 {
+        self.memory.saturating_sub(self.decoded).max(self.memory / 4)
+    }
 }
 
 impl Default for Options {
@@ -57,10 +104,16 @@ impl Default for Options {
         Self {
             concurrency: 64,
             deadline: Duration::from_secs(30),
+            on_outage: OnOutage::Fail,
             attempt: Duration::from_secs(10),
             attempts: 4,
             pause: Duration::from_millis(50),
             decoded: 64 << 20,
+            memory: 256 << 20,
+            coalesce: 1 << 20,
+            readahead: 16 << 20,
+            neighbours: true,
+            hedge: Hedge::P95,
         }
     }
 }
@@ -74,13 +127,15 @@ pub struct Layer {
     pub key: String,
     /// Its verified index.
     pub index: Arc<Index>,
+    /// What its reads look like.
+    pattern: Arc<Mutex<Pattern>>,
 }
 
 impl Layer {
     /// The layer with this index, where stores have it.
     pub fn new(index: Arc<Index>) -> Self {
         let id = index.id();
-        Self { id, key: layer_key(&id), index }
+        Self { id, key: layer_key(&id), index, pattern: Arc::default() }
     }
 }
 
@@ -101,9 +156,9 @@ struct Inner {
     options: Options,
     meter: Meter,
     decoded: Decoded,
-    flights: Arc<Flights<Key, Fetched>>,
+    flights: Arc<Flights<Key, Fetched, Arc<Wish>>>,
     opening: Arc<Flights<LayerId, Result<OpenHead, FetchError>>>,
-    requests: Semaphore,
+    dispatcher: Arc<Dispatcher>,
     log: Quiet,
 }
 
@@ -111,13 +166,13 @@ impl Fetcher {
     /// A fetcher from `store`. A cache without chunks works: every miss in memory goes to the store.
     pub fn new(store: Arc<dyn Store>, cache: Cache, options: Options, meter: Meter) -> Self {
         let inner = Inner {
+            dispatcher: Dispatcher::new(store.clone(), meter.clone(), options.clone()),
             store,
             heads: cache.heads,
             chunks: cache.chunks,
             decoded: Decoded::new(options.decoded),
             flights: Flights::new(),
             opening: Flights::new(),
-            requests: Semaphore::new(options.concurrency.clamp(1, Semaphore::MAX_PERMITS)),
             log: Quiet::new(),
             options,
             meter,
@@ -150,6 +205,11 @@ impl Fetcher {
         self.inner.decoded.bytes()
     }
 
+    /// Bytes of chunks in flight, with room for what they decode to, and of those just being handed over.
+    pub fn in_flight_bytes(&self) -> u64 {
+        self.inner.dispatcher.memory()
+    }
+
     /// A chunk's content, if it is on this node: in memory, or in the cache (then read, verified and decompressed by
     /// this thread). `None` also for a chunk number that the layer does not have.
     pub fn cached(&self, layer: &Layer, chunk: u32) -> Option<Arc<[u8]>> {
@@ -159,97 +219,32 @@ impl Fetcher {
         Some(content)
     }
 
-    /// A chunk's content, from wherever it is. Must be called within a tokio runtime. Answers within the deadline.
-    pub async fn get(&self, layer: &Layer, chunk: u32) -> Result<Arc<[u8]>, FetchError> {
-        let deadline = Instant::now() + self.inner.options.deadline;
-        let task = Task { layer: layer.id, chunk: Some(chunk), deadline, attempt: self.inner.options.attempt };
-        let Some(located) = layer.index.chunk_at(chunk) else {
-            return Err(self.error(&task, Failure::new(FetchKind::Malformed, "the layer has no such chunk"), 0));
-        };
-        let (mut fetched, own) = self.join(layer, &located, task).await;
-        // Somebody else's fetch of an equal chunk failed: from another layer, which may be gone where ours is not, or
-        // at a deadline earlier than ours.
-        let not_ours = |e: &FetchError| !own && (e.layer != layer.id || e.kind == FetchKind::Timeout);
-        if fetched.as_ref().is_err_and(not_ours) && Instant::now() < deadline {
-            fetched = self.join(layer, &located, task).await.0;
-        }
-        let (content, source) = fetched?;
-        self.inner.meter.read(source, content.len());
-        Ok(content)
-    }
-
-    /// The result of the chunk's fetch, begun here where none is under way; and whether it was.
-    async fn join(&self, layer: &Layer, located: &Located, task: Task) -> (Fetched, bool) {
-        let key = key(&located.entry);
-        let ready = || self.inner.decoded.get(&key).map(|content| Ok((content, Source::Memory)));
-        let (receiver, own) = match self.inner.flights.join(&key, ready) {
-            Joined::Done(value) => return (value, false),
-            Joined::Wait(receiver) => (receiver, false),
-            Joined::Start(landing, receiver) => {
-                let (fetcher, layer, located) = (self.clone(), layer.clone(), *located);
-                tokio::spawn(async move { landing.land(fetcher.fetch(layer, located, task).await) });
-                (receiver, true)
-            }
-        };
-        let failed = |kind, what: &str| Err(self.error(&task, Failure::new(kind, what), 0));
-        let fetched = match timeout_at((task.deadline + GRACE).into(), wait(receiver)).await {
-            Ok(Some(value)) => value,
-            Ok(None) => failed(FetchKind::Local, "the fetch ended without a result"),
-            Err(_) => failed(FetchKind::Timeout, "no answer within the deadline"),
-        };
-        (fetched, own)
-    }
-
-    /// A chunk from the cache, else from the store. The one place where chunks come from the store.
-    async fn fetch(&self, layer: Layer, located: Located, task: Task) -> Fetched {
-        if self.inner.chunks.as_ref().is_some_and(|c| c.contains(&located.entry.hash)) {
-            let (inner, layer) = (self.inner.clone(), layer.clone());
-            let local = tokio::task::spawn_blocking(move || inner.local(&layer, &located)).await;
-            if let Ok(Some(found)) = local {
-                return Ok(found);
-            }
-        }
-        let entry = located.entry;
-        let range = located.file_offset..located.file_offset.saturating_add(u64::from(entry.stored_len));
-        let once = |_| {
-            let (fetcher, key, range) = (self.clone(), layer.key.clone(), range.clone());
-            async move {
-                let stored = fetcher.inner.store.get_range(&key, range).await?;
-                fetcher.inner.meter.fetched(stored.len() as u64);
-                verified(stored, entry).await
-            }
-        };
-        let (stored, content) = self.attempts(task, once).await?;
-        self.inner.decoded.put(key(&entry), content.clone());
-        if let Some(chunks) = &self.inner.chunks {
-            chunks.put(entry.hash, stored);
-        }
-        Ok((content, Source::Store))
-    }
-}
-
-/// The content of what the store answered, on a thread that may work for milliseconds.
-async fn verified(stored: Bytes, entry: ChunkEntry) -> Result<(Bytes, Arc<[u8]>), Failure> {
-    if stored.len() as u64 != u64::from(entry.stored_len) {
-        let what = format!("{} bytes came, {} were asked for", stored.len(), entry.stored_len);
-        return Err(Failure::new(FetchKind::Answer, what));
-    }
-    let decoded = tokio::task::spawn_blocking(move || {
-        let content = decode(&stored, &entry)?;
-        Ok::<_, LayerError>((stored, Arc::from(content)))
-    });
-    match decoded.await {
-        Ok(result) => Ok(result?),
-        Err(e) => Err(Failure::new(FetchKind::Local, e)),
+    /// Counts a request that failed, and what was wrong with its bytes.
+    fn count(&self, failure: &Failure) {
+        self.inner.dispatcher.count(failure.kind);
     }
 }
 
 impl Inner {
+    /// A chunk from memory.
+    fn memory(&self, key: &Key) -> Option<Arc<[u8]>> {
+        let (content, first) = self.decoded.get(key)?;
+        if first {
+            self.meter.prefetch_used();
+        }
+        Some(content)
+    }
+
+    /// Whether the cache says that it has a chunk.
+    fn is_cached(&self, located: &Located) -> bool {
+        self.chunks.as_ref().is_some_and(|chunks| chunks.contains(&located.entry.hash))
+    }
+
     /// A chunk from memory or the cache. What the cache gives is believed only if its hash matches; else it is
     /// forgotten, and the store has it.
     fn local(&self, layer: &Layer, located: &Located) -> Option<(Arc<[u8]>, Source)> {
         let entry = &located.entry;
-        if let Some(content) = self.decoded.get(&key(entry)) {
+        if let Some(content) = self.memory(&key(entry)) {
             return Some((content, Source::Memory));
         }
         let chunks = self.chunks.as_ref()?;
@@ -257,7 +252,7 @@ impl Inner {
         match decode(&stored, entry) {
             Ok(content) => {
                 let content = Arc::<[u8]>::from(content);
-                self.decoded.put(key(entry), content.clone());
+                self.decoded.put(key(entry), content.clone(), false);
                 Some((content, Source::Cache))
             }
             Err(error) => {

@@ -1,4 +1,4 @@
-//! Attempts: each with its own time, all within the deadline, with growing pauses between them.
+//! Attempts, all within the deadline where there is one, with growing pauses between them.
 
 use super::error::{Again, Failure, FetchError, FetchKind};
 use super::{Fetcher, Options};
@@ -15,38 +15,46 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 pub(super) struct Task {
     pub(super) layer: LayerId,
     pub(super) chunk: Option<u32>,
-    pub(super) deadline: Instant,
-    /// Longest time of one attempt.
-    pub(super) attempt: Duration,
+    /// `None` = however long it takes.
+    pub(super) deadline: Option<Instant>,
+}
+
+/// The result in time; `None` at the deadline.
+pub(super) async fn within<T>(deadline: Option<Instant>, work: impl Future<Output = T>) -> Option<T> {
+    match deadline {
+        Some(deadline) => timeout_at(deadline.into(), work).await.ok(),
+        None => Some(work.await),
+    }
 }
 
 impl Fetcher {
-    /// Tries `once` (told the number of the attempt, from 1) until it succeeds or there is no point in going on.
-    /// An attempt counts as one request in flight.
-    pub(super) async fn attempts<T, F>(&self, task: Task, mut once: impl FnMut(u32) -> F) -> Result<T, FetchError>
+    /// Tries `once` (told the number of the attempt, from 1) until it succeeds, there is no point in going on, or nobody
+    /// wants it: what only might be read is tried once.
+    pub(super) async fn attempts<T, F>(
+        &self,
+        task: Task,
+        wanted: impl Fn() -> bool,
+        mut once: impl FnMut(u32) -> F,
+    ) -> Result<T, FetchError>
     where
         F: Future<Output = Result<T, Failure>>,
     {
-        let deadline = task.deadline.into();
         let mut attempt = 0;
         loop {
             attempt += 1;
-            let Ok(Ok(permit)) = timeout_at(deadline, self.inner.requests.acquire()).await else {
-                let failure = Failure::new(FetchKind::Timeout, "too many requests in flight before this one");
-                self.note(&task, &failure, attempt - 1);
-                return Err(self.error(&task, failure, attempt - 1));
-            };
-            let begun = Instant::now();
-            let end = task.deadline.min(begun + task.attempt);
-            let failure = match timeout_at(end.into(), once(attempt)).await {
-                Ok(Ok(value)) => {
-                    self.inner.meter.fetch_done(begun.elapsed());
-                    return Ok(value);
+            let failure = match within(task.deadline, once(attempt)).await {
+                Some(Ok(value)) => return Ok(value),
+                Some(Err(failure)) => failure,
+                None => {
+                    let failure = Failure::new(FetchKind::Timeout, "no answer within the deadline");
+                    self.inner.meter.fetch_failed(failure.kind.as_str());
+                    self.note(&task, &failure, attempt);
+                    return Err(self.error(&task, failure, attempt));
                 }
-                Ok(Err(failure)) => failure,
-                Err(_) => Failure::new(FetchKind::Timeout, format!("no answer within {:?}", end - begun)),
             };
-            drop(permit);
+            if !wanted() {
+                return Err(self.error(&task, failure, attempt));
+            }
             self.note(&task, &failure, attempt);
             let pause = pause(&self.inner.options, attempt);
             let enough = match failure.again() {
@@ -54,20 +62,15 @@ impl Fetcher {
                 Again::FewTimes => attempt >= self.inner.options.attempts,
                 Again::Never => true,
             };
-            if enough || Instant::now() + pause >= task.deadline {
+            if enough || task.deadline.is_some_and(|deadline| Instant::now() + pause >= deadline) {
                 return Err(self.error(&task, failure, attempt));
             }
             sleep(pause).await;
         }
     }
 
-    /// Counts and logs a failed attempt.
+    /// Logs a failed attempt.
     fn note(&self, task: &Task, failure: &Failure, attempt: u32) {
-        let meter = &self.inner.meter;
-        meter.fetch_failed(failure.kind.as_str());
-        if failure.kind == FetchKind::Verify {
-            meter.verify_failed();
-        }
         if let Some(unsaid) = self.inner.log.allow() {
             let (layer, chunk, store) = (task.layer, task.chunk, self.inner.store.url());
             let (cause, kind) = (&failure.cause, failure.kind.as_str());

@@ -1,16 +1,14 @@
 //! Every byte of a layer read again: hashes, frames, lengths, and that it is the layer its name says.
 
 use super::error::{LayerError, Result, malformed};
-use super::format::{self, ChunkEntry};
+use super::format;
 use super::id::LayerId;
-use super::index::{Index, Located};
-use super::read::{decode, off_the_runtime, open_file, read_head};
+use super::index::Index;
+use super::read::{open_file, read_index};
+use super::walk::{Frame, walk};
 use crate::store::Store;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-
-/// Stored bytes asked for in one request: many chunks, and still little memory.
-const BATCH: u64 = 8 << 20;
 
 /// A layer whose every byte was found right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,12 +41,8 @@ pub fn verify_file(path: &Path, expect: Option<&LayerId>) -> Result<Verified> {
         file.read_exact_at(&mut bytes, offset).map_err(LayerError::io(reading()))?;
         Ok(bytes)
     };
-    for (number, (offset, entry)) in index.metadata_frames().enumerate() {
-        let place = format!("metadata frame {number} at byte {offset}");
-        decode(&read(offset, entry.stored_len.into())?, &entry).map_err(|error| error.within(&place))?;
-    }
-    for at in index.chunks() {
-        check_chunk(at.chunk, &read(at.file_offset, at.entry.stored_len.into())?, &at.entry)?;
+    for frame in Frame::all(&index) {
+        frame.decode(&read(frame.offset, frame.entry.stored_len.into())?)?;
     }
     let mut trailer = Trailer::new(&index, size);
     while let Some(at) = trailer.next_header() {
@@ -58,42 +52,21 @@ pub fn verify_file(path: &Path, expect: Option<&LayerId>) -> Result<Verified> {
 }
 
 /// Verifies the layer object at `key`. It must be the layer `expect`, where given; else, where the key's last part is
-/// a layer id, that one. Memory: head, decompressed metadata and some 16 MiB.
+/// a layer id, that one. Memory: the index and some 16 MiB.
 pub async fn verify_object(store: &dyn Store, key: &str, expect: Option<&LayerId>) -> Result<Verified> {
     let size = store.stat(key).await?.size;
     let named = key.rsplit('/').next().and_then(|name| name.parse().ok());
     let expect = expect.copied().or(named);
-    let index = read_head(store, key, expect.as_ref(), None).await?.index;
+    let index = read_index(store, key, expect.as_ref()).await?;
     check_name(&index, expect)?;
     check_size(&index, size)?;
 
-    let mut chunks = index.chunks().peekable();
-    while let Some(first) = chunks.peek().copied() {
-        let mut batch = Vec::new();
-        let mut end = first.file_offset;
-        while let Some(at) = chunks.next_if(|at| batch.is_empty() || at.file_offset - first.file_offset < BATCH) {
-            end = at.file_offset + u64::from(at.entry.stored_len);
-            batch.push(at);
-        }
-        let bytes = store.get_range(key, first.file_offset..end).await?;
-        off_the_runtime(move || check_batch(&bytes, &batch)).await?;
-    }
+    walk(store, key, &index, (), |(), _, _| {}).await?;
     let mut trailer = Trailer::new(&index, size);
     while let Some(at) = trailer.next_header() {
         trailer.pass(&store.get_range(key, at..at + format::FRAME_HEADER as u64).await?)?;
     }
     trailer.finish(&index)
-}
-
-/// Checks chunks that lie side by side in `bytes`.
-fn check_batch(bytes: &[u8], batch: &[Located]) -> Result<()> {
-    let mut rest = bytes;
-    for at in batch {
-        let (stored, after) = rest.split_at_checked(at.entry.stored_len as usize).unwrap_or((rest, &[]));
-        check_chunk(at.chunk, stored, &at.entry)?;
-        rest = after;
-    }
-    Ok(())
 }
 
 fn check_name(index: &Index, expect: Option<LayerId>) -> Result<()> {
@@ -108,10 +81,6 @@ fn check_size(index: &Index, size: u64) -> Result<()> {
         true => Err(LayerError::corrupt(format!("{size} bytes of a layer of {}", index.file_len()))),
         false => Ok(()),
     }
-}
-
-fn check_chunk(number: u32, stored: &[u8], entry: &ChunkEntry) -> Result<()> {
-    decode(stored, entry).map(drop).map_err(|error| error.at_chunk(number))
 }
 
 /// What stands behind the last data frame: only skippable frames may, else `zstd -d` would add to the image or fail.

@@ -1,11 +1,10 @@
-//! The HTTP client of the stores on the network: certificates, proxy, connections.
+//! The HTTP client of the stores on the network: proxy, connections; certificates by way of [`https`].
 
 use super::settings::Settings;
 use super::{Result, StoreError};
+use crate::https::{self, is_loopback};
 use reqwest::redirect::Policy;
-use reqwest::{Certificate, Client, ClientBuilder, NoProxy, Proxy, Url};
-use std::net::IpAddr;
-use std::path::Path;
+use reqwest::{Client, ClientBuilder, NoProxy, Proxy, Url};
 use std::time::Duration;
 
 /// How long a connection may take to be there.
@@ -30,22 +29,16 @@ pub(super) struct Wanted {
 
 /// A client for the store at `store`, by the settings.
 pub(super) fn client(store: &str, settings: &Settings, wanted: &Wanted) -> Result<Client> {
-    // Once in the process: what is installed already is as good.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let refuse = |what: String| StoreError::Unsupported { store: store.to_owned(), what };
     let own = match &settings.ca_file {
-        Some(path) => authorities(path).map_err(|e| refuse(format!("[fetch] ca_file = {}: {e}", path.display())))?,
+        Some(path) => {
+            https::authorities(path).map_err(|e| refuse(format!("[fetch] ca_file = {}: {e}", path.display())))?
+        }
         None => Vec::new(),
     };
     let proxy = proxy(settings).map_err(|e| refuse(format!("[fetch] proxy: {e}")))?;
     let builder = || base(wanted, &proxy, settings);
-    // The machine's own authorities are not needed where others are named, or TLS is not spoken.
-    let bare = |e| match own.is_empty() && !wanted.plain_http {
-        true => Err(e),
-        false => builder().tls_certs_only(own.clone()).build(),
-    };
-    let built = builder().tls_certs_merge(own.clone()).build().or_else(bare);
-    built.map_err(|e| refuse(super::refusal::causes(&e)))
+    https::client(&builder, &own, wanted.plain_http).map_err(|e| refuse(crate::causes(&e)))
 }
 
 fn base(wanted: &Wanted, proxy: &Option<Proxy>, settings: &Settings) -> ClientBuilder {
@@ -73,19 +66,6 @@ fn proxy(settings: &Settings) -> std::result::Result<Option<Proxy>, String> {
     Ok(Some(proxy.no_proxy(NoProxy::from_string(CREDENTIAL_HOSTS))))
 }
 
-fn is_loopback(url: &Url) -> bool {
-    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-    host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
-}
-
-fn authorities(path: &Path) -> std::result::Result<Vec<Certificate>, String> {
-    let pem = std::fs::read(path).map_err(|e| e.to_string())?;
-    match Certificate::from_pem_bundle(&pem) {
-        Ok(found) if !found.is_empty() => Ok(found),
-        _ => Err("no certificates in PEM form".to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,17 +85,5 @@ mod tests {
         let proxy = Settings { proxy: Some("http://user:hush@[".into()), ..Settings::default() };
         let error = build(&proxy).unwrap_err().to_string();
         assert!(error.contains("[fetch] proxy") && !error.contains("hush"), "{error}");
-    }
-
-    #[test]
-    fn loopback_hosts_are_known() {
-        for (url, loopback) in [
-            ("http://localhost:1/", true),
-            ("http://127.0.0.2/", true),
-            ("http://[::1]:9/", true),
-            ("http://10.0.0.1/", false),
-        ] {
-            assert_eq!(is_loopback(&url.parse().unwrap()), loopback, "{url}");
-        }
     }
 }

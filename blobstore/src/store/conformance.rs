@@ -5,6 +5,7 @@
 
 use super::{Result, Store, StoreError};
 use bytes::Bytes;
+use futures_util::StreamExt;
 use std::fmt::Debug;
 use std::io::Write;
 use std::time::{Duration, SystemTime};
@@ -54,6 +55,7 @@ async fn missing_objects_are_not_found(store: &dyn Store, writer: &dyn Store, ba
     not_found(store.get(&key).await);
     not_found(store.get_range(&key, 0..1).await);
     not_found(store.get_range(&key, 0..0).await);
+    not_found(in_pieces(store, &key, 0..1).await);
     not_found(store.stat(&key).await);
     done(writer.delete(&key).await);
     done(writer.create(&format!("{base}folder/file"), Bytes::from_static(b"x")).await);
@@ -71,10 +73,14 @@ async fn ranges_are_exact(store: &dyn Store, writer: &dyn Store, base: &str) {
     for range in [0..1u64, 0..100_000, 99_999..100_000, 4096..8192, 7..7, 100_000..100_000] {
         let got = done(store.get_range(&key, range.clone()).await);
         assert_eq!(got, body[range.start as usize..range.end as usize], "bytes {range:?}");
+        let got = done(in_pieces(store, &key, range.clone()).await);
+        assert_eq!(got, body[range.start as usize..range.end as usize], "bytes {range:?} in pieces");
     }
     for range in [0..100_001u64, 100_000..100_001, 200_000..200_001, 0..u64::MAX] {
         let answer = store.get_range(&key, range.clone()).await;
         assert!(matches!(answer, Err(StoreError::Answer { .. })), "bytes {range:?} are past the end: {answer:?}");
+        let answer = in_pieces(store, &key, range.clone()).await;
+        assert!(matches!(answer, Err(StoreError::Answer { .. })), "{range:?} in pieces, past the end: {answer:?}");
     }
     assert_eq!(done(store.stat(&key).await).size, 100_000);
     assert_eq!(done(store.get(&key).await), body);
@@ -94,6 +100,15 @@ async fn what_another_replaced_is_read_anew(store: &dyn Store, writer: &dyn Stor
     }
     done(writer.delete(&key).await);
     not_found(store.get_range(&key, 0..1).await);
+}
+
+async fn in_pieces(store: &dyn Store, key: &str, range: std::ops::Range<u64>) -> Result<Vec<u8>> {
+    let mut pieces = store.read(key, range).await?;
+    let mut body = Vec::new();
+    while let Some(piece) = pieces.next().await {
+        body.extend_from_slice(&piece?);
+    }
+    Ok(body)
 }
 
 async fn creation_is_exclusive(store: &dyn Store, base: &str) {

@@ -1,6 +1,6 @@
 //! A store that answers later: the network's part in benchmarks and tests.
 
-use super::{Result, Stat, Store};
+use super::{Pieces, Result, Stat, Store};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::ops::Range;
@@ -39,6 +39,10 @@ impl Store for Delay {
 
     async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
         self.wait().await.get_range(key, range).await
+    }
+
+    async fn read(&self, key: &str, range: Range<u64>) -> Result<Pieces> {
+        self.wait().await.read(key, range).await
     }
 
     async fn stat(&self, key: &str) -> Result<Stat> {

@@ -1,8 +1,9 @@
 //! A store that fails as it is told to: for the tests of everything that reads from one.
 
-use super::{Result, Stat, Store, StoreError};
+use super::{Pieces, Result, Stat, Store, StoreError};
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::stream::{self, StreamExt};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
@@ -18,6 +19,8 @@ use std::time::Duration;
 pub enum Op {
     Get,
     GetRange,
+    /// A range piece by piece.
+    Read,
     Stat,
     Create,
     Put,
@@ -36,7 +39,7 @@ pub struct Request {
     pub op: Op,
     /// Of which key (or prefix).
     pub key: String,
-    /// Which bytes, for [`Op::GetRange`].
+    /// Which bytes, for [`Op::GetRange`] and [`Op::Read`].
     pub range: Option<Range<u64>>,
 }
 
@@ -59,6 +62,9 @@ pub enum Action {
     Stall(Duration),
     /// It is never answered.
     Never,
+    /// It is forwarded; after this many bytes of the body nothing more comes, ever. Only for [`Op::Read`]: others are
+    /// never answered.
+    Hang(usize),
 }
 
 type Injector = Box<dyn Fn(&Request) -> Action + Send + Sync>;
@@ -101,6 +107,7 @@ impl Fault {
                 Ok(Action::Pass)
             }
             Action::Never => std::future::pending().await,
+            Action::Hang(_) if op != Op::Read => std::future::pending().await,
             after => Ok(after),
         }
     }
@@ -154,6 +161,23 @@ impl Store for Fault {
     async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
         let action = self.before(Op::GetRange, key, Some(range.clone())).await?;
         self.body(&action, key, self.inner.get_range(key, range).await)
+    }
+
+    async fn read(&self, key: &str, range: Range<u64>) -> Result<Pieces> {
+        let action = self.before(Op::Read, key, Some(range.clone())).await?;
+        match action {
+            Action::Pass => self.inner.read(key, range).await,
+            Action::Hang(length) => {
+                let kept = range.start..range.end.min(range.start + length as u64);
+                let body = self.inner.read(key, kept).await?;
+                Ok(body.chain(stream::pending()).boxed())
+            }
+            // What changes a body needs all of it.
+            other => {
+                let body = self.body(&other, key, self.inner.get_range(key, range).await)?;
+                Ok(stream::iter([Ok(body)]).boxed())
+            }
+        }
     }
 
     async fn stat(&self, key: &str) -> Result<Stat> {

@@ -1,8 +1,9 @@
 //! A store that counts what goes through it.
 
-use super::{Result, Stat, Store};
+use super::{Pieces, Result, Stat, Store};
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::StreamExt;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub struct Counts {
     /// Requests made, whatever became of them.
     pub requests: AtomicU64,
-    /// Those among them that read bodies: `get` and `get_range`.
+    /// Those among them that read bodies: `get`, `get_range` and `read`.
     pub reads: AtomicU64,
     /// Requests that failed.
     pub errors: AtomicU64,
@@ -74,6 +75,16 @@ impl Store for Metered {
 
     async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
         self.counts.read(self.inner.get_range(key, range).await)
+    }
+
+    async fn read(&self, key: &str, range: Range<u64>) -> Result<Pieces> {
+        self.counts.reads.fetch_add(1, Relaxed);
+        let body = self.counts.answered(self.inner.read(key, range).await)?;
+        let counts = self.counts.clone();
+        Ok(Box::pin(body.inspect(move |piece| match piece {
+            Ok(bytes) => drop(counts.bytes_read.fetch_add(bytes.len() as u64, Relaxed)),
+            Err(_) => drop(counts.errors.fetch_add(1, Relaxed)),
+        })))
     }
 
     async fn stat(&self, key: &str) -> Result<Stat> {

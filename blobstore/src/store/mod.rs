@@ -41,6 +41,7 @@ pub use web::HttpStore;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::stream::{self, BoxStream};
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
@@ -137,6 +138,9 @@ pub enum StoreError {
 /// Result of a store operation.
 pub type Result<T> = std::result::Result<T, StoreError>;
 
+/// A body as it comes: pieces of any size, in order.
+pub type Pieces = BoxStream<'static, Result<Bytes>>;
+
 /// A bucket or a directory. Keys are relative paths of `/`-separated, non-empty parts without `.` and `..`
 /// ([`check_key`] has the rule); another key is [`StoreError::Unsupported`]. A key that is the folder of another
 /// (`a` and `a/b`) is not to be used: a bucket can hold both, a directory cannot.
@@ -150,6 +154,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Exactly the bytes of `range`; a range that reaches past the end is an error.
     async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes>;
+
+    /// As [`Store::get_range`], the bytes as they come, so that the first of a long range can be used before the last
+    /// are here. What is wrong with the range is an error at once or in place of a piece. A store whose answers come
+    /// whole need not do anything about it.
+    async fn read(&self, key: &str, range: Range<u64>) -> Result<Pieces> {
+        let whole = self.get_range(key, range).await?;
+        Ok(Box::pin(stream::once(std::future::ready(Ok(whole)))))
+    }
 
     /// Size and time of an object.
     async fn stat(&self, key: &str) -> Result<Stat>;

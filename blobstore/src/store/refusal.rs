@@ -1,6 +1,8 @@
 //! An HTTP answer that is no success, and what it means to callers of a store.
 
 use super::StoreError;
+use crate::causes;
+use crate::https::is_untrusted;
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::{HeaderMap, RETRY_AFTER};
@@ -94,43 +96,13 @@ fn element(xml: &str, name: &str) -> Option<String> {
 
 /// A request that got no answer, told with all causes.
 pub(super) fn no_answer(kind: io::ErrorKind, error: &(dyn StdError + 'static)) -> io::Error {
-    let hint = match is_about_certificates(error) {
+    let hint = match is_untrusted(error) {
         true => {
             "; a private certificate authority is named by ca_file under [fetch], the public ones come with the package ca-certificates"
         }
         false => "",
     };
     io::Error::new(kind, format!("{}{hint}", causes(error)))
-}
-
-/// An error with its causes, each said once.
-pub(super) fn causes(error: &(dyn StdError + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let said = cause.to_string();
-        if !text.contains(&said) {
-            text = format!("{text}: {said}");
-        }
-        next = cause.source();
-    }
-    text
-}
-
-/// Whether the other side speaks TLS, and is not trusted.
-fn is_about_certificates(error: &(dyn StdError + 'static)) -> bool {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(tls) = error.downcast_ref() {
-            return matches!(tls, rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented);
-        }
-        // An io::Error's source is that of what it holds, not what it holds.
-        next = match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
-            Some(inner) => Some(inner),
-            None => error.source(),
-        };
-    }
-    false
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! again. Uploads are not begun again here: backends try again what they are made of. A creation whose first answer was lost
 //! finds what it has made itself, and says that it exists: callers look at what is there in any case.
 
-use super::{Result, Stat, Store, StoreError};
+use super::{Pieces, Result, Stat, Store, StoreError};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::hash::{BuildHasher, Hasher};
@@ -85,6 +85,11 @@ impl Store for Retry {
 
     async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
         tried(|| self.inner.get_range(key, range.clone())).await
+    }
+
+    /// A body that breaks off is the caller's: it knows what it has had of it.
+    async fn read(&self, key: &str, range: Range<u64>) -> Result<Pieces> {
+        tried(|| self.inner.read(key, range.clone())).await
     }
 
     async fn stat(&self, key: &str) -> Result<Stat> {

@@ -65,7 +65,13 @@ fn options(context: &Context, arguments: &Convert) -> Result<Options, Failure> {
         options.tag = Some(tag);
     }
     if let Some(name) = &arguments.name {
-        options.name = Some(name.trim_start_matches("image:").parse().map_err(|e| usage(&e))?);
+        let parsed: ImageName = name.trim_start_matches("image:").parse().map_err(|e| usage(&e))?;
+        if parsed.digest().is_some() {
+            return Err(Failure::usage(format!(
+                "--name {name}: a tag names an image, its digest comes from what is converted"
+            )));
+        }
+        options.name = Some(parsed);
     }
     if let Some(push) = &arguments.push {
         let name: ImageName = push.trim_start_matches("docker://").parse().map_err(|e| usage(&e))?;

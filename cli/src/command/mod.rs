@@ -40,7 +40,7 @@ impl Context {
 
     fn store(&self) -> Result<Arc<dyn Store>, Failure> {
         open_with(&self.config.store.url, &self.config.store_settings())
-            .map_err(|e| Failure::usage(format!("cannot use the store: {}", control::causes(&e))))
+            .map_err(|e| Failure::usage(format!("cannot use the store: {}", blobstore::causes(&e))))
     }
 
     fn refs(&self) -> Result<Refs, Failure> {

@@ -7,12 +7,13 @@ use super::HostSettings;
 use super::access::{Access, Scopes, Sent, Wanted};
 use super::challenge::Challenge;
 use super::credentials::{self, Found};
-use super::reach::{self, is_loopback};
+use super::reach;
 use super::token;
-use super::trouble::{self, Trouble, is_about_certificates};
+use super::trouble::{self, Trouble};
+use blobstore::https::{self, is_loopback};
 use reqwest::header;
 use reqwest::redirect::Policy;
-use reqwest::{Certificate, Client, RequestBuilder, Response, StatusCode, Url};
+use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::sync::{Mutex, OnceCell};
@@ -57,19 +58,15 @@ impl Registry {
         settings: HostSettings,
         credential_files: Vec<PathBuf>,
     ) -> Result<Self, Trouble> {
-        // Once in the process: what is installed already is as good.
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let local = local(host);
         let authorities = match &settings.ca_file {
-            Some(path) => authorities(path).map_err(|e| Trouble::Lasting(format!("{}: {e}", path.display())))?,
+            Some(path) => https::authorities(path).map_err(|e| Trouble::Lasting(format!("{}: {e}", path.display())))?,
             None => Vec::new(),
         };
         // Certificates of the machine are not needed where it may do without TLS.
         let without = local || settings.plain_http;
         let built = |builder: &dyn Fn() -> reqwest::ClientBuilder| {
-            let build = builder().tls_certs_merge(authorities.clone()).build();
-            let bare = |e| if without { builder().tls_certs_only(authorities.clone()).build() } else { Err(e) };
-            build.or_else(bare).map_err(Trouble::from)
+            https::client(builder, &authorities, without).map_err(Trouble::from)
         };
         let plain = || {
             let builder = Client::builder()
@@ -250,7 +247,7 @@ impl Registry {
         }
         let probe = secure.join("/v2/").map_err(|_| Trouble::Lasting(format!("{host} is no host")))?;
         match self.direct.get(probe).timeout(CONNECT).send().await {
-            Err(error) if !trouble::tls(&error).is_some_and(is_about_certificates) => with("http"),
+            Err(error) if !https::is_untrusted(&error) => with("http"),
             _ => Ok(secure),
         }
     }
@@ -272,13 +269,5 @@ fn follow(attempt: reqwest::redirect::Attempt<'_>) -> reqwest::redirect::Action 
             let host = attempt.url().host_str().unwrap_or_default().to_owned();
             attempt.error(format!("a redirect to {host} is not followed, {why}"))
         }
-    }
-}
-
-fn authorities(path: &std::path::Path) -> Result<Vec<Certificate>, String> {
-    let pem = std::fs::read(path).map_err(|e| e.to_string())?;
-    match Certificate::from_pem_bundle(&pem) {
-        Ok(found) if !found.is_empty() => Ok(found),
-        _ => Err("no certificates in PEM form".to_owned()),
     }
 }

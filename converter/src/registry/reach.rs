@@ -5,8 +5,8 @@
 //! Told by literal addresses and `localhost` alone: a name that resolves to such an address passes, since what a name means
 //! is decided when the connection is made, by a proxy perhaps. Other private networks are where registries live.
 
+use blobstore::https::{is_loopback, is_near};
 use reqwest::Url;
-use std::net::{IpAddr, Ipv6Addr};
 
 /// Whether a server at `from` may name `to`; if not, why: a clause that begins with "which".
 pub(super) fn checked(to: &Url, from: &Url) -> Result<(), &'static str> {
@@ -24,36 +24,6 @@ pub(super) fn checked(to: &Url, from: &Url) -> Result<(), &'static str> {
 /// One host, or two names of the loopback.
 pub(super) fn is_same_machine(a: &Url, b: &Url) -> bool {
     a.host_str() == b.host_str() || (is_loopback(a) && is_loopback(b))
-}
-
-/// Whether a URL's host is this machine.
-pub(super) fn is_loopback(url: &Url) -> bool {
-    is_localhost(url) || address(url).is_some_and(|address| address.is_loopback())
-}
-
-/// Whether a URL's host is this machine, or reached without any router.
-fn is_near(url: &Url) -> bool {
-    let near = |address: IpAddr| match address {
-        // What is unspecified connects to the loopback.
-        IpAddr::V4(address) => address.is_loopback() || address.is_link_local() || address.is_unspecified(),
-        IpAddr::V6(address) => address.is_loopback() || address.is_unicast_link_local() || address.is_unspecified(),
-    };
-    is_localhost(url) || address(url).is_some_and(near)
-}
-
-fn is_localhost(url: &Url) -> bool {
-    let host = url.host_str().unwrap_or_default();
-    let host = host.strip_suffix('.').unwrap_or(host);
-    host == "localhost" || host.ends_with(".localhost")
-}
-
-/// A literal address; one of version 4 in the clothes of version 6 is of version 4.
-fn address(url: &Url) -> Option<IpAddr> {
-    let host = url.host_str()?;
-    match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
-        Some(host) => host.parse().ok().map(|address: Ipv6Addr| address.to_canonical()),
-        None => host.parse().ok(),
-    }
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! Why a request to a registry did not succeed, and whether another try can help.
 
 use crate::error::Error;
+use blobstore::causes;
+use blobstore::https::{is_not_tls, is_untrusted};
 use reqwest::{Response, StatusCode, header};
 use serde::Deserialize;
-use std::error::Error as StdError;
-use std::io;
 use std::time::Duration;
 
 /// What a registry may say about an error, in bytes; the rest is not read.
@@ -60,60 +60,23 @@ impl Trouble {
 impl From<reqwest::Error> for Trouble {
     fn from(error: reqwest::Error) -> Self {
         let host = error.url().and_then(|url| url.host_str()).unwrap_or("the registry").to_owned();
-        let certificate = tls(&error).is_some_and(is_about_certificates);
+        let certificate = is_untrusted(&error);
         let lasting = error.is_builder() || error.is_redirect() || certificate;
-        let hint = match (certificate, tls(&error)) {
+        let hint = match (certificate, is_not_tls(&error)) {
             (true, _) => {
                 "; a private certificate authority is named by ca_file under [registry.\"HOST\"], the public ones come \
                  with the package ca-certificates"
             }
-            (_, Some(rustls::Error::InvalidMessage(_))) => {
-                "; it does not speak TLS: plain_http = true under [registry.\"HOST\"] is for such"
-            }
+            (_, true) => "; it does not speak TLS: plain_http = true under [registry.\"HOST\"] is for such",
             _ => "",
         };
         // Not the URL: what a registry redirects to can hold a signature that opens it for everybody.
-        let what = format!("{host}: {}{hint}", chain(&error.without_url()));
+        let what = format!("{host}: {}{hint}", causes(&error.without_url()));
         match lasting {
             true => Self::Lasting(what),
             false => Self::passing(what),
         }
     }
-}
-
-/// An error with its causes, each said once.
-fn chain(error: &dyn StdError) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let next = error.to_string();
-        if !text.contains(&next) {
-            text = format!("{text}: {next}");
-        }
-        source = error.source();
-    }
-    text
-}
-
-/// What TLS has to say of an error, if it is its.
-pub(super) fn tls<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a rustls::Error> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(found) = error.downcast_ref() {
-            return Some(found);
-        }
-        // An io::Error's source is that of what it holds, not what it holds.
-        next = match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
-            Some(inner) => Some(inner),
-            None => error.source(),
-        };
-    }
-    None
-}
-
-/// Whether the other side speaks TLS, and is not trusted.
-pub(super) fn is_about_certificates(error: &rustls::Error) -> bool {
-    matches!(error, rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented)
 }
 
 #[derive(Deserialize)]

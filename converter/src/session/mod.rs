@@ -69,7 +69,7 @@ impl<'a> Session<'a> {
     pub(crate) async fn images(&self, images: Images) -> Result<Report> {
         let name = self.image_name(&images);
         if self.options.tag.is_some() && images.images.len() != 1 {
-            return Err(Error::refused("a tag stands for one platform: choose it"));
+            return Err(Error::refused("a tag stands for one platform: choose it by --platform OS/ARCH"));
         }
         let mut converted = Vec::new();
         for image in &images.images {
@@ -132,8 +132,7 @@ impl<'a> Session<'a> {
     }
 
     fn image_name(&self, images: &Images) -> Option<ImageName> {
-        let own = || images.name.as_deref()?.parse().ok();
-        self.options.name.clone().or_else(own).filter(|name| name.tag().is_some())
+        self.options.name.clone().or_else(|| own_name(images.name.as_deref()?))
     }
 
     /// Makes every layer of an image ready, without writing anything to the store.
@@ -294,4 +293,15 @@ impl<'a> Session<'a> {
 
 fn thread(error: tokio::task::JoinError) -> Error {
     Error::failed("the conversion's thread", error)
+}
+
+/// The name that a source gives its image; none where it is by digest only.
+fn own_name(text: &str) -> Option<ImageName> {
+    match text.parse::<ImageName>() {
+        Ok(name) => Some(name).filter(|name| name.tag().is_some()),
+        Err(error) => {
+            tracing::warn!(name = text, %error, "the source's own name of the image is no name: --name gives one");
+            None
+        }
+    }
 }

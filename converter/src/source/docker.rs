@@ -69,7 +69,10 @@ fn choose<'a>(list: &'a [Saved], reference: Option<&str>) -> Result<&'a Saved> {
         (Some(one), None) => Ok(one),
         _ => {
             let names: Vec<&str> = list.iter().flat_map(|s| s.repo_tags.iter().flatten()).map(String::as_str).collect();
-            Err(Error::refused(format!("name one of the archive's images: {}", names.join(", "))))
+            Err(Error::refused(match reference {
+                None => format!("the archive holds several images, name one of them: {}", names.join(", ")),
+                Some(wanted) => format!("the archive has no image '{wanted}'; it has: {}", names.join(", ")),
+            }))
         }
     }
 }

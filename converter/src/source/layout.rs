@@ -19,8 +19,10 @@ pub fn open(blobs: Blobs, reference: Option<&str>, platforms: &Platforms) -> Res
     };
     if chosen.is_empty() {
         let names: Vec<&str> = all.iter().filter_map(|descriptor| descriptor.annotation(REF_NAME)).collect();
-        let wanted = reference.unwrap_or("any");
-        return Err(Error::refused(format!("the layout has no image '{wanted}'; it has: {}", names.join(", "))));
+        return Err(Error::refused(match reference {
+            None => "the layout's index.json names no image".to_owned(),
+            Some(wanted) => format!("the layout has no image '{wanted}'; it has: {}", names.join(", ")),
+        }));
     }
     let root = choose_root(&chosen, platforms)?;
     let name = full_name(&root);
@@ -51,7 +53,10 @@ fn choose_root(chosen: &[Descriptor], platforms: &Platforms) -> Result<Descripto
         [one, two, ..] if one.digest == two.digest || fit(one, platforms) < fit(two, platforms) => Ok(one.clone()),
         _ => {
             let names: Vec<&str> = chosen.iter().map(|d| d.annotation(REF_NAME).unwrap_or(d.digest.as_str())).collect();
-            Err(Error::refused(format!("the layout holds several images, name one of them: {}", names.join(", "))))
+            Err(Error::refused(format!(
+                "the layout holds several images, name one of them as in oci:DIR:REF: {}",
+                names.join(", ")
+            )))
         }
     }
 }

@@ -122,10 +122,10 @@ fn xattrs(records: &Records) -> Result<RareMap<Vec<u8>, Vec<u8>>> {
         if name.is_empty() || name.len() > 255 || name.contains(&0) {
             return Err(Error::refused(format!("invalid extended attribute name '{}'", short(name))));
         }
-        if value.len() > 65536 {
+        if value.len() > usize::from(u16::MAX) {
             let (name, size) = (show(name), value.len());
             return Err(Error::refused(format!(
-                "extended attribute {name} is too large: {size} bytes, 65536 are possible"
+                "extended attribute {name} is too large: {size} bytes, 65535 are possible"
             )));
         }
         sum += name.len() + value.len();
@@ -135,6 +135,20 @@ fn xattrs(records: &Records) -> Result<RareMap<Vec<u8>, Vec<u8>>> {
         all.insert(name.to_vec(), value.to_vec());
     }
     Ok(all)
+}
+
+/// Keys of records that say something of the entry which no unpacker of images follows: ACLs and SELinux's label in the words
+/// of `tar --acls` and `--selinux`, and attributes that only libarchive's own records have.
+pub(super) fn passed_over(records: &Records) -> Vec<Vec<u8>> {
+    let mut found = Vec::new();
+    for prefix in ["SCHILY.acl.", "RHT.security.selinux", "LIBARCHIVE.xattr."] {
+        for (rest, _) in records.under(prefix) {
+            if prefix != "LIBARCHIVE.xattr." || !records.under("SCHILY.xattr.").any(|(name, _)| name == rest) {
+                found.push([prefix.as_bytes(), rest].concat());
+            }
+        }
+    }
+    found
 }
 
 /// A target that a file system can hold.

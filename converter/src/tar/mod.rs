@@ -2,7 +2,8 @@
 //!
 //! V7, ustar, GNU (long names, base-256 numbers, sparse type `S`, directories of incremental archives), star, PAX (records,
 //! sparse 0.0, 0.1 and 1.0). What is not understood is refused with the entry's name; nothing is passed over in silence,
-//! except what belongs to no entry (a volume's label), and records that describe nothing a file system shows. A PAX
+//! except what belongs to no entry (a volume's label), and records that describe nothing a file system shows. Records that no
+//! unpacker of images follows, though they do, are told of ([`Reader::passed_over`]). A PAX
 //! global header that would change what entries show is refused: POSIX has it apply to all of them, and no unpacker
 //! of images lets it. As in Go's `archive/tar`, links, directories and devices have no data whatever their size field
 //! says.

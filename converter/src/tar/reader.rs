@@ -21,6 +21,7 @@ pub struct Reader<R> {
     /// Bytes after them up to the next header.
     padding: u64,
     ended: bool,
+    passed_over: Vec<Vec<u8>>,
 }
 
 /// What stands before an entry and describes it.
@@ -37,7 +38,7 @@ struct Extended {
 impl<R: Read> Reader<R> {
     /// A reader at the start of a stream.
     pub fn new(input: R) -> Self {
-        Self { input, position: 0, remaining: 0, padding: 0, ended: false }
+        Self { input, position: 0, remaining: 0, padding: 0, ended: false, passed_over: Vec::new() }
     }
 
     /// The stream: behind the current entry's header, or what was read of its data, or the end of the archive.
@@ -110,6 +111,11 @@ impl<R: Read> Reader<R> {
         }
     }
 
+    /// Keys of the current entry's records that say something of it and are not followed.
+    pub fn passed_over(&self) -> &[Vec<u8>] {
+        &self.passed_over
+    }
+
     /// Reads stored bytes of the current entry; 0 at their end.
     pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
         let want = buffer.len().min(usize::try_from(self.remaining).unwrap_or(usize::MAX));
@@ -156,6 +162,7 @@ impl<R: Read> Reader<R> {
                     return Err(Error::refused(format!("the tar entry type '{shown}' is not supported")));
                 }
             };
+        self.passed_over = header::passed_over(records);
         Ok(Entry { path, kind, attributes })
     }
 

@@ -172,6 +172,28 @@ fn pax_records_give_size_owner_time_and_attributes() {
 }
 
 #[test]
+fn records_of_an_entry_that_unpackers_of_images_pass_over_are_told_of() {
+    let records = [
+        "SCHILY.acl.access=user::rw-",
+        "RHT.security.selinux=x",
+        "LIBARCHIVE.xattr.user.a=YQ",
+        "LIBARCHIVE.xattr.user.b=Yg",
+        "SCHILY.xattr.user.b=b",
+        "uname=somebody",
+    ];
+    let tar = archive(&[pax(&records), posix(b"a", b'0', b""), posix(b"b", b'0', b"")]);
+    let mut reader = Reader::new(&tar[..]);
+    let a = reader.next_entry().unwrap().unwrap();
+    assert_eq!(a.attributes.xattrs.iter().count(), 1);
+    assert_eq!(
+        reader.passed_over(),
+        [&b"SCHILY.acl.access"[..], b"RHT.security.selinux", b"LIBARCHIVE.xattr.user.a"].map(<[u8]>::to_vec)
+    );
+    reader.next_entry().unwrap().unwrap();
+    assert!(reader.passed_over().is_empty());
+}
+
+#[test]
 fn owners_past_32_bits_are_refused_by_entry() {
     for uid in ["uid=4294967296", "uid=4294967295", "gid=99999999999999999999", "uid=-1"] {
         let error = read_all(&archive(&[pax(&[uid]), posix(b"a/b", b'0', b"")])).unwrap_err();

@@ -10,15 +10,20 @@ pub(super) mod descriptors;
 mod list;
 mod write;
 
-use super::{Result, Stat, Store, StoreError, check_key, check_prefix};
+use super::{Pieces, Result, Stat, Store, StoreError, check_key, check_prefix};
 use async_trait::async_trait;
 use bytes::Bytes;
 use descriptors::Descriptors;
+use futures_util::StreamExt;
+use futures_util::stream;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Bytes read at a time where a body is asked for in pieces: most chunks are one.
+const PIECE: u64 = 512 << 10;
 
 /// A store in a directory; see the module.
 #[derive(Debug, Clone)]
@@ -147,6 +152,25 @@ impl Store for FileStore {
 
     async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
         self.blocking(key, move |inner, key| inner.get_range(key, &range)).await
+    }
+
+    async fn read(&self, key: &str, range: Range<u64>) -> Result<Pieces> {
+        let end = range.end;
+        let first = self.get_range(key, range.start..end.min(range.start.saturating_add(PIECE))).await?;
+        let at = range.start + first.len() as u64;
+        let (store, key) = (self.clone(), key.to_owned());
+        let rest = stream::unfold(at, move |at| {
+            let (store, key) = (store.clone(), key.clone());
+            async move {
+                let to = end.min(at.saturating_add(PIECE));
+                (at < end).then_some(())?;
+                Some(match store.get_range(&key, at..to).await {
+                    Ok(piece) => (Ok(piece), to),
+                    Err(error) => (Err(error), end),
+                })
+            }
+        });
+        Ok(Box::pin(stream::once(std::future::ready(Ok(first))).chain(rest)))
     }
 
     async fn stat(&self, key: &str) -> Result<Stat> {

@@ -1,6 +1,7 @@
 //! What the service said, and what it means: between the S3 client's errors and a store's.
 
-use crate::store::refusal::{Refusal, TOLD_MAX, causes, no_answer};
+use crate::causes;
+use crate::store::refusal::{Refusal, TOLD_MAX, no_answer};
 use crate::store::{StoreError, client::STALL};
 use async_trait::async_trait;
 use http_body_util::{BodyExt, Limited};

@@ -13,7 +13,7 @@
 
 use super::connect::{Connector, builder};
 use super::profile::{Kind, ProfileProvider, Profiles};
-use crate::store::refusal::causes;
+use crate::causes;
 use crate::store::settings::{S3Settings, Settings};
 use crate::store::{Result, StoreError};
 use async_trait::async_trait;

@@ -1,0 +1,83 @@
+//! One large file read from its start to its end, cold, from a store that is some milliseconds away: as built, without
+//! readahead, and with one request at a time.
+//!
+//! Half of the file is noise: it is stored as about half its length. In the test pass it is small, and each contender
+//! runs once.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+use benches::lazy::{Contender, Lamina};
+use benches::{Report, Row, median, tiny};
+use std::fs::File;
+use std::io::{BufWriter, Read, Write};
+use std::path::Path;
+use std::time::Instant;
+
+const ROUNDS: usize = 3;
+/// What is read at a time, as `cp` does.
+const READ: usize = 256 << 10;
+const AS_BUILT: &str = "as built";
+const CONTENDERS: &[(&str, &str)] = &[
+    (AS_BUILT, ""),
+    ("without readahead", "readahead = 0\nneighbours = false\n"),
+    ("one request at a time", "readahead = 0\nneighbours = false\ncoalesce = 0\nhedge = \"off\"\nconcurrency = 1\n"),
+];
+
+/// Blocks of 4 KiB, every other one noise.
+fn write_file(path: &Path, length: u64) {
+    let mut out = BufWriter::new(File::create(path).unwrap());
+    let mut noise = blake3::Hasher::new().update(b"sequence").finalize_xof();
+    let mut block = [0; 8192];
+    for n in 0..length / block.len() as u64 {
+        noise.fill(&mut block[..4096]);
+        block[4096..].fill(n as u8);
+        out.write_all(&block).unwrap();
+    }
+    out.into_inner().unwrap();
+}
+
+/// Reads a file; gives its length.
+fn read_file(path: &Path) -> u64 {
+    let mut file = File::open(path).unwrap();
+    let mut buffer = vec![0; READ];
+    let mut total = 0;
+    loop {
+        match file.read(&mut buffer).unwrap() {
+            0 => return total,
+            n => total += n as u64,
+        }
+    }
+}
+
+fn main() {
+    if !tests::possible("sequence") {
+        return;
+    }
+    let length = if tiny() { 8 << 20 } else { 1 << 30 };
+    let work = tempfile::tempdir_in(benches::target()).unwrap();
+    write_file(&work.path().join("file"), length);
+    let mut report = Report::new("sequence", AS_BUILT);
+    let latencies: &[&str] = if tiny() { &["5ms"] } else { &["5ms", "20ms"] };
+    for latency in latencies {
+        let contender = |(name, fetch): &(&str, &str)| Lamina::of_directory(name, work.path(), fetch, latency);
+        let mut contenders: Vec<Lamina> = CONTENDERS.iter().map(contender).collect();
+        let mut seconds = vec![Vec::new(); contenders.len()];
+        let mut notes = vec![Vec::new(); contenders.len()];
+        for _ in 0..if tiny() { 1 } else { ROUNDS } {
+            for (i, contender) in contenders.iter_mut().enumerate() {
+                let root = contender.begin();
+                let start = Instant::now();
+                assert_eq!(read_file(&root.join("file")), length);
+                seconds[i].push(start.elapsed().as_secs_f64());
+                notes[i] = contender.end();
+            }
+        }
+        for (i, contender) in contenders.iter().enumerate() {
+            let mut of = vec![("MB/s".to_owned(), format!("{:.0}", length as f64 / 1e6 / median(&seconds[i])))];
+            of.extend(notes[i].iter().map(|(name, value)| (name.clone(), format!("{value:.1}"))));
+            let task = format!("1 GiB, {latency} away");
+            report.rows.push(Row { task, name: contender.name(), seconds: seconds[i].clone(), notes: of });
+        }
+    }
+    report.finish();
+}

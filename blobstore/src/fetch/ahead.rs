@@ -1,0 +1,127 @@
+//! What is fetched before anybody asks: by what reads look like, and by lists.
+
+use super::dispatch::Dispatcher;
+use super::flight::wait;
+use super::queue::Place;
+use super::{Fetcher, Layer};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Arc, PoisonError};
+use tokio::task::JoinHandle;
+
+/// Chunks of a list that wait or are under way at once: enough for every request to be a long one.
+const UNDER_WAY: usize = 256;
+/// Chunks of a list that are asked for together.
+const TOGETHER: usize = 16;
+
+impl Fetcher {
+    /// Notes that a reader reads these bytes of a layer's data space. Gives the chunks to fetch ahead of the next reads,
+    /// for [`Fetcher::get_all`] or [`Fetcher::fetch_ahead`]: those ahead of a run of reads (`[fetch] readahead`),
+    /// and, where the store is far, neighbours of the chunks read that are likely to be next.
+    pub fn noticed(&self, layer: &Layer, bytes: Range<u64>) -> Vec<u32> {
+        let options = &self.inner.options;
+        let (first, last) = (layer.index.locate(bytes.start), layer.index.locate(bytes.end.saturating_sub(1)));
+        let Some(first) = first else { return Vec::new() };
+        let last = last.map_or(first.chunk, |last| last.chunk);
+        let mut pattern = layer.pattern.lock().unwrap_or_else(PoisonError::into_inner);
+        let asked: Vec<u32> = (first.chunk..=last).flat_map(|chunk| pattern.asked(chunk)).collect();
+        // A chunk at least, where there is any readahead: else a run would stop for what others have not read.
+        let most = options.readahead.min(self.inner.decoded.room_ahead().max(u64::from(first.entry.data_len)));
+        let advice = pattern.read(bytes, most);
+        drop(pattern);
+        for chunk in chunks_of(layer, advice.drop) {
+            self.inner.dispatcher.cancel(Place { layer: layer.id, chunk });
+        }
+        let mut ahead: Vec<u32> = chunks_of(layer, advice.fetch).filter(|chunk| *chunk > last).collect();
+        if options.neighbours && self.inner.dispatcher.pace.far() {
+            ahead.extend(asked);
+        }
+        ahead
+    }
+
+    /// Begins to fetch chunks that nobody waits for yet. Must be called within a tokio runtime.
+    pub fn fetch_ahead(&self, layer: &Layer, chunks: &[u32]) {
+        if chunks.is_empty() {
+            return;
+        }
+        let mut asks = Vec::new();
+        self.begin_ahead(layer, chunks, &mut asks);
+        self.inner.dispatcher.ask(asks);
+    }
+
+    /// Fetches chunks of a layer in the order of the list, behind everything that readers wait for. Those that are here
+    /// are passed over, those that cannot be had are left out. Must be called within a tokio runtime.
+    pub fn prefetch(&self, layer: &Layer, chunks: Vec<u32>) -> Prefetch {
+        let (fetcher, layer) = (self.clone(), layer.clone());
+        Prefetch(tokio::spawn(async move { fetcher.prefetch_all(&layer, &chunks).await }))
+    }
+
+    async fn prefetch_all(&self, layer: &Layer, chunks: &[u32]) {
+        let mut under_way = UnderWay { dispatcher: self.inner.dispatcher.clone(), places: VecDeque::new() };
+        let mut results = VecDeque::new();
+        for together in chunks.chunks(TOGETHER) {
+            let mut asks = Vec::new();
+            for (place, result) in self.begin_ahead(layer, together, &mut asks) {
+                under_way.places.push_back(place);
+                results.push_back(result);
+            }
+            self.inner.dispatcher.ask(asks);
+            while results.len() > UNDER_WAY {
+                under_way.wait_for_first(&mut results).await;
+            }
+        }
+        while !results.is_empty() {
+            under_way.wait_for_first(&mut results).await;
+        }
+    }
+}
+
+/// A list that is being prefetched. Dropped before its end, it is given up: what waits in the queue, and no reader has come to
+/// want, leaves it.
+#[derive(Debug)]
+pub struct Prefetch(JoinHandle<()>);
+
+impl Prefetch {
+    /// Waits for the end of the list.
+    pub async fn finished(mut self) {
+        let _ = (&mut self.0).await;
+    }
+}
+
+impl Drop for Prefetch {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Chunks of a list that have not come, in its order.
+struct UnderWay {
+    dispatcher: Arc<Dispatcher>,
+    places: VecDeque<Place>,
+}
+
+impl UnderWay {
+    async fn wait_for_first<V: Clone>(&mut self, results: &mut VecDeque<tokio::sync::watch::Receiver<Option<V>>>) {
+        if let Some(result) = results.pop_front() {
+            let _ = wait(result).await;
+        }
+        self.places.pop_front();
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.places.iter().for_each(|place| self.dispatcher.cancel(*place));
+    }
+}
+
+/// Numbers of the chunks that hold these bytes of the data space.
+fn chunks_of(layer: &Layer, bytes: Range<u64>) -> impl Iterator<Item = u32> {
+    let end = bytes.end.min(layer.index.data_len());
+    let ends = match bytes.start < end {
+        true => layer.index.locate(bytes.start).zip(layer.index.locate(end - 1)),
+        false => None,
+    };
+    let numbers = ends.map(|(first, last)| first.chunk..last.chunk + 1);
+    numbers.unwrap_or(0..0)
+}

@@ -1,0 +1,242 @@
+//! One request: a range of a layer's file, cut into chunks as it comes. Each chunk is verified and handed over by itself,
+//! the moment it is there; those behind it do not hold it up, and neither does a damaged one.
+//!
+//! A request that takes longer than its like is made a second time, for what has not come yet (`pace.rs` says when); of each
+//! chunk the first copy that verifies counts, and who is second is broken off.
+
+use super::dispatch::{Ask, Dispatcher, Outcome, Permit, Share};
+use super::error::{Failure, FetchKind};
+use super::{Hedge, Layer};
+use crate::layer::{ChunkEntry, decode};
+use crate::store::Pieces;
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
+
+/// A request is not made a second time sooner than this: a store that near gains nothing by it.
+const SOONEST: Duration = Duration::from_millis(5);
+
+/// A verified chunk, and the memory that it takes until it is handed over.
+#[derive(Debug)]
+pub(super) struct Piece {
+    pub(super) stored: Bytes,
+    pub(super) content: Arc<[u8]>,
+    pub(super) share: Option<Share>,
+}
+
+/// A chunk of a request.
+#[derive(Debug)]
+pub(super) struct Slot {
+    entry: ChunkEntry,
+    range: Range<u64>,
+    open: Mutex<Open>,
+}
+
+/// What is left to do for a chunk.
+#[derive(Debug)]
+struct Open {
+    reply: Option<oneshot::Sender<Outcome>>,
+    share: Option<Share>,
+    failure: Option<Failure>,
+}
+
+impl Slot {
+    pub(super) fn new(ask: Ask, share: Share) -> Arc<Self> {
+        let (entry, start) = (ask.located.entry, ask.located.file_offset);
+        let range = start..start.saturating_add(u64::from(entry.stored_len));
+        let open = Open { reply: Some(ask.reply), share: Some(share), failure: None };
+        Arc::new(Self { entry, range, open: Mutex::new(open) })
+    }
+
+    fn open(&self) -> std::sync::MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_done(&self) -> bool {
+        self.open().reply.is_none()
+    }
+
+    /// Verifies the bytes that came and hands the chunk over, where nobody has yet. Works for milliseconds.
+    fn settle(&self, stored: Bytes) -> Result<(), FetchKind> {
+        if self.is_done() {
+            return Ok(());
+        }
+        let content = decode(&stored, &self.entry);
+        let mut open = self.open();
+        match content {
+            Ok(content) => {
+                let share = open.share.take();
+                if let Some(reply) = open.reply.take() {
+                    let _ = reply.send(Ok(Piece { stored, content: content.into(), share }));
+                }
+                Ok(())
+            }
+            Err(error) => {
+                let failure = Failure::from(error);
+                let kind = failure.kind;
+                open.failure = Some(failure);
+                Err(kind)
+            }
+        }
+    }
+
+    /// Ends what was not handed over: with what was wrong with it, else with what ended the request.
+    fn fail(&self, cause: &Failure) {
+        let mut open = self.open();
+        let failure = open.failure.take().unwrap_or_else(|| Failure::new(cause.kind, &cause.cause));
+        open.share = None;
+        if let Some(reply) = open.reply.take() {
+            let _ = reply.send(Err(failure));
+        }
+    }
+}
+
+/// Makes the request and hands out what it brings: everybody gets a chunk or a failure.
+pub(super) async fn run(dispatcher: Arc<Dispatcher>, layer: Layer, slots: Vec<Arc<Slot>>, permit: Permit) {
+    let (begun, bytes) = (Instant::now(), length(&slots));
+    let due = dispatcher.pace.begin(bytes).filter(|_| dispatcher.options.hedge == Hedge::P95);
+    let hedge = async {
+        let Some(after) = due else { return std::future::pending().await };
+        sleep(after.max(SOONEST)).await;
+        second(&dispatcher, &layer, &slots).await
+    };
+    let first = pour(&dispatcher, &layer.key, &slots);
+    tokio::pin!(first, hedge);
+    let mut ended = None;
+    let won = loop {
+        tokio::select! {
+            biased;
+            result = &mut first, if ended.is_none() => match result {
+                // A second request may be under way and bring what this one did not.
+                Err(failure) if due.is_some_and(|after| begun.elapsed() > after) => ended = Some(failure),
+                result => break result,
+            },
+            result = &mut hedge => match (result, ended.take()) {
+                (Some(Err(_)) | None, Some(failure)) => break Err(failure),
+                (Some(Err(_)) | None, None) => break first.as_mut().await,
+                (Some(Ok(())), _) => {
+                    dispatcher.meter.hedge_won();
+                    break Ok(());
+                }
+            },
+        }
+    };
+    drop(permit);
+    let took = begun.elapsed();
+    match &won {
+        Ok(()) => {
+            dispatcher.pace.took(bytes, took);
+            dispatcher.meter.fetch_done(took);
+        }
+        Err(failure) => dispatcher.count(failure.kind),
+    }
+    let ended = won.err().unwrap_or_else(|| Failure::new(FetchKind::Local, "the request ended without it"));
+    slots.iter().for_each(|slot| slot.fail(&ended));
+}
+
+/// The same request once more for what has not come. `None` where it is not to be made.
+async fn second(dispatcher: &Arc<Dispatcher>, layer: &Layer, slots: &[Arc<Slot>]) -> Option<Result<(), Failure>> {
+    let from = slots.iter().position(|slot| !slot.is_done())?;
+    let left = slots.get(from..)?;
+    let _room = dispatcher.spare(length(left))?;
+    dispatcher.meter.hedged();
+    Some(pour(dispatcher, &layer.key, left).await)
+}
+
+fn length(slots: &[Arc<Slot>]) -> u64 {
+    let ends = slots.first().zip(slots.last());
+    ends.map_or(0, |(first, last)| last.range.end.saturating_sub(first.range.start))
+}
+
+/// Reads the range of these chunks, and has each verified as it comes. An error is the request's; what is wrong with a
+/// chunk is kept with it.
+async fn pour(dispatcher: &Arc<Dispatcher>, key: &str, slots: &[Arc<Slot>]) -> Result<(), Failure> {
+    let (Some(first), Some(last)) = (slots.first(), slots.last()) else { return Ok(()) };
+    let (patience, begun) = (dispatcher.options.attempt, Instant::now());
+    let late = |_| Failure::new(FetchKind::Timeout, format!("nothing came within {patience:?}"));
+    let pieces = dispatcher.store.read(key, first.range.start..last.range.end);
+    let pieces = timeout(patience, pieces).await.map_err(late)??;
+    let mut body = Body { pieces, rest: Bytes::new(), at: first.range.start, begun: Some(begun), dispatcher };
+    let mut checks = Vec::with_capacity(slots.len());
+    let mut broken = None;
+    for slot in slots {
+        match timeout(patience, body.take(&slot.range)).await.map_err(late).flatten() {
+            Ok(stored) => {
+                let slot = slot.clone();
+                checks.push(tokio::task::spawn_blocking(move || slot.settle(stored)));
+            }
+            Err(failure) => {
+                broken = Some(failure);
+                break;
+            }
+        }
+    }
+    // Also where the rest did not come: what did is good.
+    for check in checks {
+        let failure = match check.await {
+            Ok(Ok(())) => continue,
+            Ok(Err(kind)) => Failure::new(kind, "a chunk was not what it should be"),
+            Err(error) => Failure::new(FetchKind::Local, error),
+        };
+        broken.get_or_insert(failure);
+    }
+    broken.map_or(Ok(()), Err)
+}
+
+/// What comes, and up to where it has been used.
+struct Body<'a> {
+    pieces: Pieces,
+    rest: Bytes,
+    at: u64,
+    begun: Option<Instant>,
+    dispatcher: &'a Dispatcher,
+}
+
+impl Body<'_> {
+    /// The bytes of `range`, which does not begin before what was taken last; what lies between is thrown away.
+    async fn take(&mut self, range: &Range<u64>) -> Result<Bytes, Failure> {
+        while self.at < range.start {
+            let skip = usize::try_from(range.start - self.at).unwrap_or(usize::MAX).min(self.rest.len());
+            drop(self.rest.split_to(skip));
+            self.at += skip as u64;
+            if self.at < range.start {
+                self.rest = self.next(range).await?;
+            }
+        }
+        // Bounded by the format: a verified index says so.
+        let length = (range.end - range.start) as usize;
+        if self.rest.is_empty() && length > 0 {
+            self.rest = self.next(range).await?;
+        }
+        self.at += length as u64;
+        if self.rest.len() >= length {
+            return Ok(self.rest.split_to(length));
+        }
+        let mut whole = BytesMut::with_capacity(length);
+        loop {
+            let part = self.rest.len().min(length - whole.len());
+            whole.extend_from_slice(&self.rest.split_to(part));
+            if whole.len() == length {
+                return Ok(whole.freeze());
+            }
+            self.rest = self.next(range).await?;
+        }
+    }
+
+    async fn next(&mut self, range: &Range<u64>) -> Result<Bytes, Failure> {
+        let Some(piece) = self.pieces.next().await else {
+            let what = format!("the body ended within bytes {}..{}", range.start, range.end);
+            return Err(Failure::new(FetchKind::Answer, what));
+        };
+        let piece = piece?;
+        if let Some(begun) = self.begun.take() {
+            self.dispatcher.pace.first_byte(begun.elapsed());
+        }
+        self.dispatcher.meter.fetched(piece.len() as u64);
+        Ok(piece)
+    }
+}

@@ -1,0 +1,409 @@
+//! Who gets what first, in how many requests, within how much memory, and what is asked twice.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use blobstore::cache::{Cache, Options as CacheOptions, Reserve};
+use blobstore::fetch::{FetchKind, Fetcher, Hedge, Layer, OnOutage, Options};
+use blobstore::layer::Index;
+use blobstore::meter::Meter;
+use blobstore::refs::layer_key;
+use blobstore::store::{Action, Fault, FileStore, Request, Store};
+use std::io::ErrorKind;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+use support::Input;
+use tempfile::TempDir;
+
+const CHUNK: usize = 16 << 10;
+const MS: Duration = Duration::from_millis(1);
+
+/// A store with two layers, whose requests are written down.
+struct Setup {
+    dir: TempDir,
+    layers: [Layer; 2],
+    contents: [Vec<Vec<u8>>; 2],
+    asked: Arc<Mutex<Vec<Request>>>,
+}
+
+/// Half of it noise, so that it is stored as about 8 KiB.
+fn content(seed: u32) -> Vec<u8> {
+    let mut half = vec![0; CHUNK / 2];
+    blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut half);
+    half.resize(CHUNK, seed as u8);
+    half
+}
+
+impl Setup {
+    async fn new(chunks: u32) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let store = FileStore::new(dir.path().join("store"));
+        let contents = [0, 100_000].map(|base| (0..chunks).map(|n| content(base + n)).collect::<Vec<_>>());
+        let mut layers = Vec::new();
+        for chunks in &contents {
+            let (summary, bytes) = Input { chunks: chunks.clone(), ..Input::new(1, &[]) }.write(2);
+            store.create(&layer_key(&summary.id), bytes.clone().into()).await.unwrap();
+            layers.push(Layer::new(Arc::new(Index::parse(bytes.into()).unwrap())));
+        }
+        Self { dir, layers: layers.try_into().unwrap(), contents, asked: Arc::default() }
+    }
+
+    fn fault(&self, action: impl Fn(&Request) -> Action + Send + Sync + 'static) -> Arc<Fault> {
+        let (store, asked) = (Arc::new(FileStore::new(self.dir.path().join("store"))), self.asked.clone());
+        Arc::new(Fault::new(store, move |request| {
+            asked.lock().unwrap().push(request.clone());
+            action(request)
+        }))
+    }
+
+    /// Without a chunk cache.
+    fn fetcher(&self, options: Options, action: impl Fn(&Request) -> Action + Send + Sync + 'static) -> Fetcher {
+        let store = self.fault(action);
+        let meter = Meter::new(store.url());
+        let cache = CacheOptions { reserve: Reserve::Bytes(0), ..CacheOptions::new(1 << 20) };
+        let mut cache = Cache::open(&self.dir.path().join("cache"), &cache, &meter).unwrap();
+        cache.chunks = None;
+        Fetcher::new(store, cache, options, meter)
+    }
+
+    /// Layer and chunks of each request so far.
+    fn requests(&self) -> Vec<(usize, Vec<u32>)> {
+        let asked = self.asked.lock().unwrap();
+        let of = |request: &Request| {
+            let layer = self.layers.iter().position(|l| l.key == request.key).unwrap();
+            let range = request.range.clone().unwrap();
+            let within = |at: &blobstore::layer::Located| range.contains(&at.file_offset);
+            (layer, self.layers[layer].index.chunks().filter(within).map(|at| at.chunk).collect())
+        };
+        asked.iter().map(of).collect()
+    }
+
+    /// Begins to read a chunk; its bytes are checked.
+    fn read(&self, fetcher: &Fetcher, layer: usize, chunk: u32) -> tokio::task::JoinHandle<()> {
+        let (fetcher, of) = (fetcher.clone(), self.layers[layer].clone());
+        let expected = self.contents[layer][chunk as usize].clone();
+        tokio::spawn(async move { assert_eq!(fetcher.get(&of, chunk).await.unwrap()[..], expected) })
+    }
+
+    async fn wait_for(&self, requests: usize) {
+        while self.asked.lock().unwrap().len() < requests {
+            tokio::time::sleep(MS).await;
+        }
+    }
+}
+
+fn quick() -> Options {
+    Options { pause: MS, neighbours: false, hedge: Hedge::Off, ..Options::default() }
+}
+
+/// One request at a time, the first of which takes long: what comes meanwhile waits in the queue.
+fn one_at_a_time() -> Options {
+    Options { concurrency: 1, ..quick() }
+}
+
+fn first_stalls(request: &Request) -> Action {
+    if request.number == 0 { Action::Stall(150 * MS) } else { Action::Pass }
+}
+
+#[tokio::test]
+async fn what_one_read_needs_is_one_request() {
+    let setup = Setup::new(40).await;
+    let fetcher = setup.fetcher(quick(), |_| Action::Pass);
+    let chunks: Vec<u32> = (3..23).collect();
+    let got = fetcher.get_all(&setup.layers[0], &chunks, &[]).await.unwrap();
+    for (chunk, content) in chunks.iter().zip(&got) {
+        assert_eq!(content[..], setup.contents[0][*chunk as usize]);
+    }
+    assert_eq!(setup.requests(), [(0, chunks)]);
+    assert_eq!(fetcher.in_flight_bytes(), 0);
+}
+
+#[tokio::test]
+async fn what_waits_side_by_side_is_one_request_and_a_small_gap_is_read_through() {
+    let setup = Setup::new(40).await;
+    let fetcher = setup.fetcher(one_at_a_time(), first_stalls);
+    let first = setup.read(&fetcher, 0, 0);
+    setup.wait_for(1).await;
+    let others: Vec<_> = [12, 10, 14, 39].map(|chunk| setup.read(&fetcher, 0, chunk)).into();
+    for reader in others.into_iter().chain([first]) {
+        reader.await.unwrap();
+    }
+    // 11 and 13 came with the others and nobody asked for them: 8 KiB each. To 39 it is too far.
+    assert_eq!(setup.requests(), [(0, vec![0]), (0, vec![10, 11, 12, 13, 14]), (0, vec![39])]);
+}
+
+#[tokio::test]
+async fn a_reader_has_its_chunk_before_the_rest_of_the_request_has_come() {
+    let setup = Setup::new(8).await;
+    let first = setup.layers[0].index.chunk(1).unwrap().stored_len as usize;
+    let fetcher = setup.fetcher(one_at_a_time(), move |request| match request.number {
+        0 => Action::Stall(50 * MS),
+        1 => Action::Hang(first + 100),
+        _ => Action::Pass,
+    });
+    let before = setup.read(&fetcher, 0, 7);
+    setup.wait_for(1).await;
+    let own = setup.read(&fetcher, 0, 1);
+    let behind = setup.read(&fetcher, 0, 2);
+    before.await.unwrap();
+    own.await.unwrap();
+    assert_eq!(setup.requests().last(), Some(&(0, vec![1, 2])));
+    assert!(!behind.is_finished());
+    behind.abort();
+}
+
+#[tokio::test]
+async fn a_damaged_chunk_holds_up_no_other_and_is_asked_for_by_itself() {
+    let setup = Setup::new(8).await;
+    let at =
+        setup.layers[0].index.chunk_at(2).unwrap().file_offset - setup.layers[0].index.chunk_at(0).unwrap().file_offset;
+    let fetcher = setup.fetcher(quick(), move |request| match request.number {
+        0 => Action::WrongByte(at as usize + 50),
+        _ => Action::Pass,
+    });
+    let got = fetcher.get_all(&setup.layers[0], &[0, 1, 2, 3], &[]).await.unwrap();
+    assert!((0..4).all(|n| got[n][..] == setup.contents[0][n]));
+    assert_eq!(setup.requests(), [(0, vec![0, 1, 2, 3]), (0, vec![2])]);
+    assert_eq!((fetcher.meter().verify_failures(), fetcher.meter().fetch_errors()), (1, 1));
+}
+
+#[tokio::test]
+async fn a_request_that_breaks_off_is_made_again_for_what_is_missing() {
+    let setup = Setup::new(8).await;
+    let range =
+        setup.layers[0].index.chunk_at(0).unwrap().file_offset..setup.layers[0].index.chunk_at(2).unwrap().file_offset;
+    let fetcher = setup.fetcher(quick(), move |request| match request.number {
+        0 => Action::Short((range.end - range.start) as usize + 10),
+        _ => Action::Pass,
+    });
+    let got = fetcher.get_all(&setup.layers[0], &[0, 1, 2, 3], &[]).await.unwrap();
+    assert!((0..4).all(|n| got[n][..] == setup.contents[0][n]));
+    let again: Vec<u32> = setup.requests()[1..].iter().flat_map(|(_, chunks)| chunks.clone()).collect();
+    assert_eq!(again, [2, 3]);
+}
+
+#[tokio::test]
+async fn a_need_overtakes_what_is_prefetched() {
+    let setup = Setup::new(200).await;
+    let options = Options { coalesce: 0, ..one_at_a_time() };
+    let fetcher = setup.fetcher(options, first_stalls);
+    let prefetch = fetcher.prefetch(&setup.layers[0], (0..200).step_by(2).collect());
+    setup.wait_for(1).await;
+    // One that nobody has asked for yet, and one far back in the list.
+    let (new, listed) = (setup.read(&fetcher, 0, 101), setup.read(&fetcher, 0, 180));
+    new.await.unwrap();
+    listed.await.unwrap();
+    let order: Vec<u32> = setup.requests().into_iter().flat_map(|(_, chunks)| chunks).collect();
+    let place = |chunk| order.iter().position(|c| *c == chunk).unwrap();
+    assert!(place(101) <= 3 && place(180) <= 3, "{order:?}");
+    prefetch.finished().await;
+    let order: Vec<u32> = setup.requests().into_iter().flat_map(|(_, chunks)| chunks).collect();
+    assert_eq!(order.len(), 101, "each once: {order:?}");
+    assert_eq!(fetcher.meter().prefetched_chunks().0, 99);
+}
+
+#[tokio::test]
+async fn a_prefetch_that_is_dropped_leaves_the_queue_and_takes_no_reader_with_it() {
+    let setup = Setup::new(60).await;
+    let fetcher = setup.fetcher(one_at_a_time(), first_stalls);
+    let prefetch = fetcher.prefetch(&setup.layers[0], vec![0, 20, 40]);
+    setup.wait_for(1).await;
+    let reader = setup.read(&fetcher, 0, 40);
+    tokio::time::sleep(20 * MS).await;
+    drop(prefetch);
+    reader.await.unwrap();
+    assert_eq!(setup.requests(), [(0, vec![0]), (0, vec![40])]);
+}
+
+#[tokio::test]
+async fn a_list_is_fetched_in_its_order_in_long_requests_and_read_without_the_store() {
+    let setup = Setup::new(100).await;
+    let fetcher = setup.fetcher(Options { coalesce: 100_000, ..quick() }, |_| Action::Pass);
+    fetcher.prefetch(&setup.layers[0], (0..100).collect()).finished().await;
+    assert!(setup.requests().len() <= 14, "{:?}", setup.requests());
+    for chunk in 0..100u32 {
+        assert_eq!(fetcher.cached(&setup.layers[0], chunk).unwrap()[..], setup.contents[0][chunk as usize]);
+    }
+    assert_eq!(fetcher.meter().prefetched_chunks(), (100, 100));
+}
+
+#[tokio::test]
+async fn prefetching_what_cannot_be_had_ends_and_a_later_reader_tries_for_itself() {
+    let setup = Setup::new(4).await;
+    let fetcher = setup.fetcher(quick(), |request| match request.number {
+        0 => Action::Error(ErrorKind::ConnectionReset),
+        _ => Action::Pass,
+    });
+    fetcher.prefetch(&setup.layers[0], vec![0, 1, 2, 3, 99]).finished().await;
+    assert_eq!(setup.requests().len(), 1);
+    setup.read(&fetcher, 0, 2).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_layer_with_many_readers_does_not_starve_another() {
+    let setup = Setup::new(200).await;
+    let fetcher = setup.fetcher(Options { coalesce: 0, ..one_at_a_time() }, first_stalls);
+    let mut readers: Vec<_> = (0..200).map(|chunk| setup.read(&fetcher, 0, chunk)).collect();
+    setup.wait_for(1).await;
+    readers.extend([3, 7].map(|chunk| setup.read(&fetcher, 1, chunk)));
+    for reader in readers {
+        reader.await.unwrap();
+    }
+    let order: Vec<usize> = setup.requests().into_iter().map(|(layer, _)| layer).collect();
+    let of_other: Vec<usize> = (0..order.len()).filter(|n| order[*n] == 1).collect();
+    assert!(of_other[0] <= 2 && of_other[1] <= 4, "{of_other:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn thousands_of_misses_at_once_stay_within_the_memory_and_all_get_their_bytes() {
+    let setup = Setup::new(600).await;
+    let peak = Arc::new(AtomicU64::new(0));
+    let watched: Arc<OnceLock<Fetcher>> = Arc::default();
+    let (see, most) = (watched.clone(), peak.clone());
+    let options = Options { memory: 1 << 20, decoded: 256 << 10, ..quick() };
+    let limit = options.memory - options.decoded;
+    let fetcher = setup.fetcher(options, move |_| {
+        most.fetch_max(see.get().unwrap().in_flight_bytes(), Relaxed);
+        Action::Stall(MS)
+    });
+    watched.set(fetcher.clone()).unwrap();
+    let readers: Vec<_> =
+        (0..3000u32).map(|n| setup.read(&fetcher, n as usize % 2, n.wrapping_mul(7919) % 600)).collect();
+    for reader in readers {
+        reader.await.unwrap();
+    }
+    let peak = peak.load(Relaxed);
+    assert!(peak > limit / 2 && peak <= limit, "{peak} of {limit}");
+    assert_eq!(fetcher.in_flight_bytes(), 0);
+    assert!(fetcher.decoded_bytes() <= 256 << 10);
+}
+
+#[tokio::test]
+async fn a_chunk_larger_than_the_memory_is_fetched_all_the_same() {
+    let setup = Setup::new(4).await;
+    let fetcher = setup.fetcher(Options { memory: 1000, decoded: 0, ..quick() }, |_| Action::Pass);
+    let readers: Vec<_> = (0..4).map(|chunk| setup.read(&fetcher, 0, chunk)).collect();
+    for reader in readers {
+        reader.await.unwrap();
+    }
+    assert_eq!(setup.requests().len(), 4);
+}
+
+#[tokio::test]
+async fn a_request_that_stalls_is_made_again_and_the_second_one_wins() {
+    for action in [Action::Never, Action::Hang(100)] {
+        let setup = Setup::new(60).await;
+        let fetcher = setup.fetcher(Options { hedge: Hedge::P95, ..quick() }, move |request| match request.number {
+            40 => action.clone(),
+            _ => Action::Pass,
+        });
+        for chunk in 0..42 {
+            setup.read(&fetcher, 0, chunk).await.unwrap();
+        }
+        let (made, won) = fetcher.meter().hedges();
+        assert!((1..=3).contains(&made) && (1..=made).contains(&won), "{made}, {won}");
+        assert_eq!(setup.requests().len() as u64, 42 + made);
+        assert_eq!(fetcher.meter().fetch_errors(), 0);
+        tokio::time::sleep(5 * MS).await;
+        assert_eq!(fetcher.in_flight_bytes(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_becomes_slow_is_not_asked_much_more_for_it() {
+    let setup = Setup::new(600).await;
+    let fetcher = setup.fetcher(Options { hedge: Hedge::P95, decoded: 0, ..quick() }, |request| match request.number {
+        ..100 => Action::Pass,
+        _ => Action::Stall(15 * MS),
+    });
+    for chunk in 0..200 {
+        setup.read(&fetcher, 0, chunk).await.unwrap();
+    }
+    let (made, _) = fetcher.meter().hedges();
+    assert!(made <= 10 + 1, "{made} of 200");
+}
+
+#[tokio::test]
+async fn with_wait_an_outage_longer_than_the_deadline_is_waited_for() {
+    let setup = Setup::new(4).await;
+    let out = Arc::new(AtomicBool::new(true));
+    let is_out = out.clone();
+    let options = Options { on_outage: OnOutage::Wait, deadline: 30 * MS, attempt: 10 * MS, ..quick() };
+    let fetcher = setup.fetcher(options, move |request| match (is_out.load(Relaxed), request.number % 2) {
+        (true, 0) => Action::Error(ErrorKind::ConnectionRefused),
+        (true, _) => Action::Never,
+        _ => Action::Pass,
+    });
+    let reader = setup.read(&fetcher, 0, 1);
+    tokio::time::sleep(200 * MS).await;
+    assert!(!reader.is_finished());
+    out.store(false, Relaxed);
+    reader.await.unwrap();
+}
+
+#[tokio::test]
+async fn with_wait_wrong_bytes_are_an_error_all_the_same() {
+    let setup = Setup::new(4).await;
+    let options = Options { on_outage: OnOutage::Wait, ..quick() };
+    let fetcher = setup.fetcher(options, |_| Action::WrongByte(30));
+    assert_eq!(fetcher.get(&setup.layers[0], 1).await.unwrap_err().kind, FetchKind::Verify);
+}
+
+/// Reads a layer from its first byte to its last as the kernel does; gives how many reads had to wait.
+async fn read_in_sequence(setup: &Setup, fetcher: &Fetcher) -> usize {
+    let (layer, expected) = (&setup.layers[0], setup.contents[0].concat());
+    let mut waited = 0;
+    for start in (0..expected.len() as u64).step_by(8 << 10) {
+        let found = layer.index.locate(start).unwrap();
+        let ahead = fetcher.noticed(layer, start..start + (8 << 10));
+        let content = match fetcher.cached(layer, found.chunk) {
+            Some(content) => {
+                fetcher.fetch_ahead(layer, &ahead);
+                content
+            }
+            None => {
+                waited += 1;
+                fetcher.get_all(layer, &[found.chunk], &ahead).await.unwrap().remove(0)
+            }
+        };
+        let within = (start - found.data_start) as usize;
+        assert!(content[within..within + (8 << 10)] == expected[start as usize..start as usize + (8 << 10)]);
+        // The reader's own work: what is under way goes on meanwhile.
+        tokio::time::sleep(MS / 10).await;
+    }
+    waited
+}
+
+#[tokio::test]
+async fn reads_in_sequence_are_fetched_ahead_of_in_long_requests() {
+    let setup = Setup::new(400).await;
+    let alone = setup.fetcher(Options { readahead: 0, ..quick() }, |_| Action::Pass);
+    assert_eq!(read_in_sequence(&setup, &alone).await, 400);
+    drop(alone);
+    let setup = Setup::new(400).await;
+    let fetcher = setup.fetcher(quick(), |_| Action::Pass);
+    let waited = read_in_sequence(&setup, &fetcher).await;
+    let requests = setup.requests().len();
+    assert!(waited < 40 && requests < 40, "{waited} waits, {requests} requests");
+    let (ahead, used) = fetcher.meter().prefetched_chunks();
+    assert!(ahead > 300 && used == ahead, "{ahead}, {used}");
+}
+
+#[tokio::test]
+async fn likely_neighbours_are_fetched_from_a_store_that_is_far() {
+    let setup = Setup::new(40).await;
+    let fetcher = setup.fetcher(Options { neighbours: true, ..quick() }, |_| Action::Stall(8 * MS));
+    let layer = &setup.layers[0];
+    let mut all_ahead = Vec::new();
+    for chunk in [10u32, 12, 13, 15, 16] {
+        let start = layer.index.chunk_at(chunk).unwrap().data_start;
+        let ahead = fetcher.noticed(layer, start..start + 4096);
+        fetcher.get_all(layer, &[chunk], &ahead).await.unwrap();
+        all_ahead.extend(ahead);
+    }
+    assert_eq!(all_ahead, [14, 17]);
+    setup.read(&fetcher, 0, 14).await.unwrap();
+    assert!(setup.requests().iter().filter(|(_, chunks)| chunks.contains(&14)).count() == 1);
+}
