@@ -32,6 +32,7 @@ pub struct Meter {
     read_bytes: Family<Labels, Counter>,
     cache_bytes: Gauge,
     cache_evicted_bytes: Counter,
+    cache_written_bytes: Counter,
     verify_failures: Counter,
     hedges: Family<Labels, Counter>,
     prefetched: Counter,
@@ -63,6 +64,7 @@ impl Meter {
             read_bytes,
             cache_bytes: Gauge::default(),
             cache_evicted_bytes: Counter::default(),
+            cache_written_bytes: Counter::default(),
             verify_failures: Counter::default(),
             hedges,
             prefetched: Counter::default(),
@@ -87,6 +89,11 @@ impl Meter {
             "lamina_cache_evicted_bytes",
             "Bytes dropped from the local cache to make room",
             self.cache_evicted_bytes.clone(),
+        );
+        registry.register(
+            "lamina_cache_written_bytes",
+            "Bytes written to the local cache, what was carried over included",
+            self.cache_written_bytes.clone(),
         );
         registry.register(
             "lamina_verify_failures",
@@ -139,6 +146,11 @@ impl Meter {
     /// Bytes dropped from the chunk cache to make room.
     pub fn cache_evicted_bytes(&self) -> u64 {
         self.cache_evicted_bytes.get()
+    }
+
+    /// Bytes written to the chunk cache.
+    pub fn cache_written_bytes(&self) -> u64 {
+        self.cache_written_bytes.get()
     }
 
     /// How often bytes did not match their hash.
@@ -199,6 +211,10 @@ impl Meter {
         self.cache_evicted_bytes.inc_by(bytes);
     }
 
+    pub(crate) fn cache_written(&self, bytes: u64) {
+        self.cache_written_bytes.inc_by(bytes);
+    }
+
     pub(crate) fn verify_failed(&self) {
         self.verify_failures.inc();
     }
@@ -228,6 +244,7 @@ mod tests {
             "lamina_read_bytes_total{source=\"cache\"} 7",
             "lamina_cache_bytes 0",
             "lamina_cache_evicted_bytes_total 0",
+            "lamina_cache_written_bytes_total 0",
             "lamina_verify_failures_total 0",
             "lamina_fetch_hedges_total{what=\"made\"} 1",
             "lamina_fetch_hedges_total{what=\"won\"} 0",

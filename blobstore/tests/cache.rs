@@ -4,7 +4,7 @@
 
 mod support;
 
-use blobstore::cache::{Cache, Chunks, Options, Reserve};
+use blobstore::cache::{Cache, Chunks, Options, Reserve, Stats};
 use blobstore::layer::{Index, LayerId};
 use blobstore::meter::Meter;
 use std::fs;
@@ -16,7 +16,9 @@ fn options(size: u64) -> Options {
 }
 
 fn open(dir: &Path, options: &Options) -> Cache {
-    Cache::open(dir, options, &Meter::new("")).unwrap()
+    let cache = Cache::open(dir, options, &Meter::new("")).unwrap();
+    chunks(&cache).flush();
+    cache
 }
 
 fn chunks(cache: &Cache) -> &Chunks {
@@ -69,7 +71,8 @@ fn chunks_are_there_after_a_restart() {
     let before = chunks(&cache).stats();
     drop(cache);
     let cache = open(dir.path(), &options(1 << 20));
-    assert_eq!(chunks(&cache).stats(), before);
+    let footer = 10 * 44 + 48;
+    assert_eq!(chunks(&cache).stats(), Stats { bytes: before.bytes + footer, ..before });
     assert_eq!((before.chunks, before.segments, before.bytes), (10, 1, 10 * 140 + 45));
     assert!((0..10).all(|n| verified(chunks(&cache), n, 100 + n as usize)));
     // Another length than the index of a layer tells is not that chunk.
@@ -93,7 +96,7 @@ fn a_segment_torn_at_any_byte_keeps_what_is_whole_and_goes_on() {
     let segment = segments(dir.path()).remove(0);
     let whole = fs::read(&segment).unwrap();
     let ends = [41, 41 + 70, 41 + 70 + 90];
-    assert_eq!(whole.len(), ends[2]);
+    assert_eq!(whole.len(), ends[2] + 3 * 44 + 48, "the records, and the footer");
     for cut in 0..whole.len() {
         // A crash can leave a shorter file, or one whose end was never written.
         for tail in [0, 100] {
@@ -127,11 +130,13 @@ fn flipped_bits_never_pass_for_a_chunk() {
     let whole = fs::read(&segment).unwrap();
     for seed in 0..300 {
         let mut damaged = whole.clone();
-        damaged[random(seed, whole.len())] ^= 1 << (seed % 8);
+        let at = random(seed, whole.len());
+        damaged[at] ^= 1 << (seed % 8);
         fs::write(&segment, &damaged).unwrap();
         let cache = open(dir.path(), &options(1 << 20));
         let there = (0..8).filter(|n| verified(chunks(&cache), *n, 200)).count();
-        assert!(there < 8, "seed {seed}: some byte is read by nobody");
+        let in_a_chunk = at < 8 * 240 && at % 240 >= 40;
+        assert_eq!(there, if in_a_chunk { 7 } else { 8 }, "seed {seed}: headers and footer say the same");
         // A reader that found it damaged forgets it, and the next copy counts, here and after a restart.
         for n in 0..8 {
             if !verified(chunks(&cache), n, 200) {
@@ -148,7 +153,7 @@ fn flipped_bits_never_pass_for_a_chunk() {
 }
 
 #[test]
-fn the_quota_drops_the_oldest_segment() {
+fn the_quota_holds_at_any_time() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options { segment: 1000, ..options(3000) };
     let meter = Meter::new("");
@@ -162,17 +167,17 @@ fn the_quota_drops_the_oldest_segment() {
     let stats = chunks(&cache).stats();
     let on_disk: u64 = segments(dir.path()).iter().map(|s| fs::metadata(s).unwrap().len()).sum();
     assert_eq!(on_disk, stats.bytes);
-    assert_eq!(stats.bytes + stats.evicted_bytes, 100 * 300);
+    assert!(stats.evicted_bytes > 0 && stats.carried_bytes > 0, "what was read was carried over once");
+    assert_eq!(stats.bytes + stats.evicted_bytes + stats.carried_bytes, meter.cache_written_bytes());
     assert_eq!((meter.cache_bytes(), meter.cache_evicted_bytes()), (stats.bytes, stats.evicted_bytes));
-    assert!(!verified(chunks(&cache), 0, 260));
     drop(cache);
     // A smaller quota holds from the start on.
-    let options = Options { segment: 1000, ..self::options(1000) };
+    let options = Options { segment: 1000, ..self::options(2000) };
     let cache = open(dir.path(), &options);
-    assert!(chunks(&cache).stats().bytes <= 1000);
+    assert!(chunks(&cache).stats().bytes <= 2000);
     assert!(verified(chunks(&cache), 99, 260));
     // What can never fit is given up.
-    put(chunks(&cache), 1000, 1000);
+    put(chunks(&cache), 1000, 2000);
     chunks(&cache).flush();
     assert_eq!((chunks(&cache).stats().failed, verified(chunks(&cache), 99, 260)), (1, true));
 }

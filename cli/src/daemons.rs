@@ -106,6 +106,7 @@ fn daemon_config(config: &Config) -> fuse::Config {
         cache_dir: config.cache.dir.clone(),
         cache_size: config.cache.size,
         cache_reserve: config.cache.reserve,
+        cache_domain: config.cache.domain.clone(),
         deadline: config.fetch.deadline,
         fetch: fetch_options(&config.fetch),
         run: config.daemon.run.clone(),

@@ -30,6 +30,8 @@ pub struct Config {
     pub cache_size: u64,
     /// Part of the cache's file system that is left free, in percent.
     pub cache_reserve: u8,
+    /// Whose chunks are cached: what was cached under one domain is not found under another.
+    pub cache_domain: String,
     /// How long anything may wait for the store or the mounter; reads have their own in `fetch`.
     pub deadline: Duration,
     /// How chunks are fetched.

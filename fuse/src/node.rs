@@ -83,6 +83,7 @@ fn fetcher(config: &Config, store: Arc<dyn Store>) -> Result<Fetcher, Error> {
     let meter = Meter::new(store.url());
     let mut limits = cache::Options::new(config.cache_size);
     limits.reserve = cache::Reserve::Percent(config.cache_reserve.into());
+    limits.domain.clone_from(&config.cache_domain);
     let cache = Cache::open(&config.cache_dir, &limits, &meter);
     let cache = cache.map_err(|e| Error::path(&config.cache_dir, std::io::Error::other(e)))?;
     Ok(Fetcher::new(store, cache, config.fetch.clone(), meter))

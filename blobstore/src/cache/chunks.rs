@@ -1,18 +1,21 @@
 //! The chunk cache: compressed chunks by their BLAKE3, in segment files, within a quota.
 //!
-//! Which chunk is where is known in memory only (`shared.rs`). Chunks are written by one
-//! thread behind a bounded queue (`write.rs`), so that no reader waits for the disk; a full queue, a full disk and a
-//! failing one mean that a chunk is not cached. The quota drops the oldest segment file.
+//! Which chunk is where is known in memory (`map.rs`), and read again after a start, while readers already ask
+//! (`shared.rs`). Chunks are written by one thread behind a bounded queue (`write.rs`), so that no reader waits for the
+//! disk; a full queue, a full disk and a failing one mean that a chunk is not cached. What goes when the quota is
+//! reached: `evict.rs`. What is pinned, and what an administrator asks: `admin.rs`.
 //!
 //! **What [`Chunks::get`] gives is not verified.** The caller checks the hash before it uses a byte, and says
 //! [`Chunks::forget`] where it does not match.
 
+use super::disk::{Directory, Disk};
 use super::segment::Hash;
 use super::shared::Shared;
 use super::write::{Job, Writer};
 use super::{Lock, Options, Result, io_error};
 use crate::meter::Meter;
 use bytes::Bytes;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -22,7 +25,7 @@ use std::thread::JoinHandle;
 /// The chunk cache of this node.
 #[derive(Debug)]
 pub struct Chunks {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     queue: Option<SyncSender<Job>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -34,12 +37,16 @@ pub struct Stats {
     pub bytes: u64,
     /// The most they may have.
     pub limit: u64,
-    /// Chunks.
+    /// Chunks. After a start they are counted as they are found; [`Chunks::flush`] waits for that.
     pub chunks: u64,
     /// Segment files.
     pub segments: u64,
+    /// Bytes that pinned chunks take, or will take when all of them are here.
+    pub pinned_bytes: u64,
     /// Bytes dropped to make room, since the start.
     pub evicted_bytes: u64,
+    /// Bytes written a second time because they were wanted or pinned when their segment was dropped, since the start.
+    pub carried_bytes: u64,
     /// Chunks not cached because the queue was full, since the start.
     pub refused: u64,
     /// Chunks not cached because the disk was full or failed, since the start.
@@ -48,33 +55,33 @@ pub struct Stats {
 
 impl Chunks {
     pub(super) fn open(dir: &Path, options: &Options, meter: &Meter, lock: Arc<Lock>) -> Result<Self> {
-        let shared = Arc::new(Shared::open(dir, options, meter, lock)?);
+        let disk = Directory::open(dir).map_err(io_error(dir, "creating"))?;
+        Self::on(Arc::new(disk), options, meter, Some(lock))
+    }
+
+    /// The cache on some disk.
+    pub(super) fn on(disk: Arc<dyn Disk>, options: &Options, meter: &Meter, lock: Option<Arc<Lock>>) -> Result<Self> {
+        let dir = disk.path().to_owned();
+        let shared = Arc::new(Shared::open(disk, options, meter, lock).map_err(io_error(&dir, "reading"))?);
         let (queue, jobs) = mpsc::sync_channel(options.queue.max(1));
         let writer = Writer::new(shared.clone());
         let thread = std::thread::Builder::new().name("cache-write".into()).spawn(move || writer.run(&jobs));
-        let thread = thread.map_err(io_error(dir, "starting the writer of"))?;
+        let thread = thread.map_err(io_error(&dir, "starting the writer of"))?;
         Ok(Self { shared, queue: Some(queue), thread: Some(thread) })
     }
 
     /// Whether a chunk is here.
     pub fn contains(&self, hash: &Hash) -> bool {
-        self.shared.contains(hash)
+        self.shared.find(&self.shared.domain.name(hash), false).is_some()
     }
 
     /// The stored bytes of a chunk, **unverified**; `None` when it is not here, has another length, or cannot be read.
     pub fn get(&self, hash: &Hash, stored_len: u32) -> Option<Vec<u8>> {
-        let (file, place) = self.shared.map().find(hash)?;
-        if place.length != stored_len {
+        let (file, record) = self.shared.find(&self.shared.domain.name(hash), true)?;
+        if record.length != stored_len {
             return None;
         }
-        match file.read(place.offset, place.length) {
-            Ok(bytes) => Some(bytes),
-            Err(error) => {
-                tracing::warn!(dir = %self.shared.dir.display(), %error, "a cached chunk cannot be read");
-                self.forget(hash);
-                None
-            }
-        }
+        self.shared.read(&file, &record)
     }
 
     /// Hands a chunk to the writer; `false` when it will not be cached. Never waits. The bytes must be verified.
@@ -83,7 +90,7 @@ impl Chunks {
         let length = stored.len() as u64;
         let waiting = self.shared.waiting_bytes.fetch_add(length, Relaxed);
         let sent = waiting + length <= self.shared.options.queue_bytes
-            && match queue.try_send(Job::Put(hash, stored)) {
+            && match queue.try_send(Job::Put(self.shared.domain.name(&hash), stored)) {
                 Ok(()) => true,
                 Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => false,
             };
@@ -96,20 +103,26 @@ impl Chunks {
 
     /// Forgets a chunk whose bytes are not right: the next one put here takes its place.
     pub fn forget(&self, hash: &Hash) {
-        self.shared.map_mut().forget(hash);
+        let name = self.shared.domain.name(hash);
+        self.shared.map_mut().forget(&name);
     }
 
-    /// Drops the oldest segment, for somebody who needs the space more; `false` when there is none.
+    /// Drops the oldest segment in which nothing is pinned, for somebody who needs the space more; `false` when there is
+    /// none.
     pub fn shed(&self) -> bool {
-        self.shared.drop_oldest()
+        self.shared.shed()
     }
 
     /// Waits until everything that was put before is written or given up.
     pub fn flush(&self) {
-        let (done, wait) = mpsc::sync_channel(0);
-        if self.queue.as_ref().is_some_and(|q| q.send(Job::Flush(done)).is_ok()) {
-            let _ = wait.recv();
-        }
+        self.ask(Job::Flush);
+    }
+
+    /// Waits for the writer's answer; `None` when there is no writer any more.
+    pub(super) fn ask<T>(&self, job: impl FnOnce(SyncSender<T>) -> Job) -> Option<T> {
+        let (done, wait) = mpsc::sync_channel(1);
+        self.queue.as_ref()?.send(job(done)).ok()?;
+        wait.recv().ok()
     }
 
     /// How full it is, and what became of what.
@@ -120,7 +133,9 @@ impl Chunks {
             limit: self.shared.options.size,
             chunks: map.chunks() as u64,
             segments: map.segments.len() as u64,
+            pinned_bytes: map.pinned_bytes(&BTreeMap::new()),
             evicted_bytes: self.shared.evicted.load(Relaxed),
+            carried_bytes: self.shared.carried.load(Relaxed),
             refused: self.shared.refused.load(Relaxed),
             failed: self.shared.failed.load(Relaxed),
         }

@@ -1,22 +1,41 @@
 //! What a node keeps of the layers it uses.
 //!
 //! ```text
-//! <dir>/format            {"version": 1}; another version is refused
+//! <dir>/format            {"version": 2}
 //! <dir>/lock              flock: one process owns the directory
 //! <dir>/heads/<layer id>  metadata and index of a layer: heads.rs
-//! <dir>/chunks/<n>.seg    compressed chunks: chunks.rs
+//! <dir>/chunks/<n>.seg    compressed chunks: segment.rs
+//! <dir>/chunks/<n>.keep   those that were wanted again: evict.rs
+//! <dir>/chunks/<name>.pin which chunks must stay: pins.rs
 //! ```
 //!
 //! Heads are durable and verified when they are opened; a mount needs them. Chunks are a convenience: nothing of them
-//! is trusted (a reader verifies what it reads by hash), nothing is synced, and everything that goes wrong with them
-//! means "not cached". What a layer or a chunk is for, and what to fetch when, is not known here.
+//! is trusted (a reader verifies what it reads by hash), nothing but what is pinned is synced, and everything that goes
+//! wrong with them means "not cached". What a layer or a chunk is for, and what to fetch when, is not known here.
+//!
+//! Version 1 had other segments: its chunks are dropped, its heads are the same. A version that is not known is refused.
 
+mod admin;
 mod chunks;
+mod disk;
+mod domain;
+mod evict;
+mod ghost;
 mod heads;
+mod map;
+mod pins;
 mod segment;
 mod shared;
 mod write;
 
+#[cfg(test)]
+mod crash_tests;
+#[cfg(test)]
+mod evict_tests;
+#[cfg(test)]
+mod sim_disk;
+
+pub use admin::{Usage, Verified};
 pub use chunks::{Chunks, Stats};
 pub use heads::{HeadFile, Heads};
 
@@ -29,7 +48,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Version of the directory's layout.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Why the cache could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +68,16 @@ pub enum CacheError {
     Locked {
         /// The directory.
         path: PathBuf,
+    },
+    /// There is no room for more pins.
+    #[error(
+        "all pins together would take {wanted} bytes of the cache; at most {limit}, 2/5 of its size, may be pinned"
+    )]
+    Pinned {
+        /// Bytes of all of them.
+        wanted: u64,
+        /// Most bytes.
+        limit: u64,
     },
     /// The directory was made by another version.
     #[error("{path}: a cache of an unknown version ({found}); remove the directory to start anew")]
@@ -76,6 +105,8 @@ pub struct Options {
     pub queue: usize,
     /// Bytes of chunks that may wait to be written.
     pub queue_bytes: u64,
+    /// Whose chunks these are: what was put under one domain is not found under another.
+    pub domain: String,
 }
 
 /// Space kept free on the file system.
@@ -97,6 +128,7 @@ impl Options {
             segment: (size / 256).clamp(1 << 20, 1 << 30),
             queue: 1024,
             queue_bytes: 64 << 20,
+            domain: String::new(),
         }
     }
 }
@@ -117,8 +149,8 @@ struct Lock {
 }
 
 impl Cache {
-    /// Takes the directory (made if it is not there), removes what a crash left behind, and reads which chunks there
-    /// are. Reads one header for each chunk.
+    /// Takes the directory (made if it is not there), and removes what a crash left behind. Takes as long for a full
+    /// cache as for an empty one, but for opening some 256 files: which chunks are in them is read in the background.
     pub fn open(dir: &Path, options: &Options, meter: &Meter) -> Result<Self> {
         fs::create_dir_all(dir).map_err(io_error(dir, "creating"))?;
         let lock = Arc::new(Lock::take(dir)?);
@@ -171,14 +203,30 @@ fn check_version(dir: &Path) -> Result<()> {
     let found = match fs::read(&path) {
         Ok(found) => found,
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            let text = format!("{{\"version\": {VERSION}}}\n");
-            return replace_file(&path, &[text.as_bytes()]).map_err(io_error(&path, "writing"));
+            return write_version(&path);
         }
         Err(e) => return Err(io_error(&path, "reading")(e)),
     };
     match serde_json::from_slice::<Format>(&found) {
         Ok(Format { version: VERSION }) => Ok(()),
+        Ok(Format { version: 1 }) => {
+            start_anew(&dir.join("chunks"))?;
+            write_version(&path)
+        }
         _ => Err(CacheError::Version { path, found: String::from_utf8_lossy(&found).trim().to_owned() }),
+    }
+}
+
+fn write_version(path: &Path) -> Result<()> {
+    let text = format!("{{\"version\": {VERSION}}}\n");
+    replace_file(path, &[text.as_bytes()]).map_err(io_error(path, "writing"))
+}
+
+/// Removes all chunks.
+fn start_anew(chunks: &Path) -> Result<()> {
+    match fs::remove_dir_all(chunks) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(io_error(chunks, "removing")(e)),
+        _ => Ok(()),
     }
 }
 
@@ -223,8 +271,22 @@ mod tests {
     #[test]
     fn a_cache_of_another_version_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("format"), "{\"version\": 2}").unwrap();
+        fs::write(dir.path().join("format"), "{\"version\": 3}").unwrap();
         let error = Cache::open(dir.path(), &Options::new(1 << 20), &Meter::new("")).unwrap_err();
-        assert!(error.to_string().contains("\"version\": 2"), "{error}");
+        assert!(error.to_string().contains("\"version\": 3"), "{error}");
+    }
+
+    #[test]
+    fn a_cache_of_the_first_version_keeps_its_heads_and_loses_its_chunks() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in [("format", "{\"version\": 1}"), ("heads/x", "x"), ("chunks/0000000000000001.seg", "x")] {
+            fs::create_dir_all(dir.path().join(name).parent().unwrap()).unwrap();
+            fs::write(dir.path().join(name), text).unwrap();
+        }
+        for _ in 0..2 {
+            let cache = Cache::open(dir.path(), &Options::new(1 << 20), &Meter::new("")).unwrap();
+            assert_eq!(cache.chunks.unwrap().stats().segments, 0);
+            assert!(dir.path().join("heads/x").exists());
+        }
     }
 }

@@ -1,21 +1,27 @@
-//! What the readers of the chunk cache and the thread that writes it share: which chunk is where, the segment files, the
-//! counters. Rebuilt from the record headers at start; nothing of it is on disk.
+//! What the readers of the chunk cache and the thread that writes it share: the map, the segment files, the counters.
+//!
+//! Opening lists the files and opens each segment, some 256 whatever they hold. Which chunks are in them is then read by
+//! the writer's thread, newest segment first, while readers already ask; what is not read yet is looked up in the
+//! segments' footers.
 
+use super::disk::Disk;
+use super::domain::Domain;
+use super::map::{Map, Pin};
+use super::pins;
 use super::segment::{Hash, Record, Segment};
-use super::{Lock, Options, Reserve, Result, io_error};
+use super::{Lock, Options, Reserve};
 use crate::meter::Meter;
-use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// What readers and the writer share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub(super) dir: PathBuf,
+    pub(super) disk: Arc<dyn Disk>,
     pub(super) options: Options,
-    pub(super) reserve: u64,
+    pub(super) domain: Domain,
+    reserve: u64,
     pub(super) meter: Meter,
     pub(super) waiting_bytes: AtomicU64,
     pub(super) refused: AtomicU64,
@@ -23,103 +29,71 @@ pub(super) struct Shared {
     /// Number of the next segment file.
     pub(super) next: AtomicU64,
     pub(super) evicted: AtomicU64,
+    pub(super) carried: AtomicU64,
+    /// Whether there are segments of which it is not known yet what is in them.
+    loading: AtomicBool,
     map: RwLock<Map>,
-    _lock: Arc<Lock>,
-}
-
-/// Which chunk is where.
-#[derive(Debug, Default)]
-pub(super) struct Map {
-    places: HashMap<Hash, Place>,
-    pub(super) segments: BTreeMap<u64, Entry>,
-    pub(super) bytes: u64,
-}
-
-/// Where a chunk's bytes are.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
-    segment: u64,
-    pub(super) offset: u64,
-    pub(super) length: u32,
-}
-
-/// A segment in the map.
-#[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) file: Arc<Segment>,
-    pub(super) length: u64,
-    hashes: Vec<Hash>,
-}
-
-impl Map {
-    /// Where a chunk is.
-    pub(super) fn find(&self, hash: &Hash) -> Option<(Arc<Segment>, Place)> {
-        let place = *self.places.get(hash)?;
-        Some((self.segments.get(&place.segment)?.file.clone(), place))
-    }
-
-    /// Forgets where a chunk is.
-    pub(super) fn forget(&mut self, hash: &Hash) {
-        self.places.remove(hash);
-    }
-
-    /// How many chunks there are.
-    pub(super) fn chunks(&self) -> usize {
-        self.places.len()
-    }
-
-    /// Adds a segment with these records; of equal chunks the later one counts.
-    pub(super) fn add_segment(&mut self, number: u64, file: Segment, records: &[Record], length: u64) {
-        self.segments.insert(number, Entry { file: Arc::new(file), length: 0, hashes: Vec::new() });
-        for record in records {
-            self.add_record(number, record);
-        }
-        debug_assert_eq!(self.segments.get(&number).map(|e| e.length), Some(length));
-    }
-
-    /// Adds a record at the end of a segment.
-    pub(super) fn add_record(&mut self, number: u64, record: &Record) {
-        let Some(entry) = self.segments.get_mut(&number) else { return };
-        let end = record.offset + u64::from(record.length);
-        self.bytes += end - entry.length;
-        entry.length = end;
-        entry.hashes.push(record.hash);
-        let place = Place { segment: number, offset: record.offset, length: record.length };
-        self.places.insert(record.hash, place);
-    }
-
-    /// Takes the oldest segment out.
-    fn take_oldest(&mut self) -> Option<Entry> {
-        let (number, entry) = self.segments.pop_first()?;
-        for hash in &entry.hashes {
-            if self.places.get(hash).is_some_and(|p| p.segment == number) {
-                self.places.remove(hash);
-            }
-        }
-        self.bytes -= entry.length;
-        Some(entry)
-    }
+    _lock: Option<Arc<Lock>>,
 }
 
 impl Shared {
-    /// Makes the directory if it is missing, and reads which chunks there are.
-    pub(super) fn open(dir: &Path, options: &Options, meter: &Meter, lock: Arc<Lock>) -> Result<Self> {
-        std::fs::create_dir_all(dir).map_err(io_error(dir, "creating"))?;
+    /// Finds the segments; reads nothing of them.
+    pub(super) fn open(
+        disk: Arc<dyn Disk>,
+        options: &Options,
+        meter: &Meter,
+        lock: Option<Arc<Lock>>,
+    ) -> io::Result<Self> {
+        let reserve = match options.reserve {
+            Reserve::Bytes(bytes) => bytes,
+            Reserve::Percent(percent) => (disk.size()? as f64 * percent / 100.0) as u64,
+        };
         let shared = Self {
-            dir: dir.to_owned(),
+            disk,
             options: options.clone(),
-            reserve: reserve(dir, options.reserve).map_err(io_error(dir, "asking for the size of"))?,
+            domain: Domain::new(&options.domain),
+            reserve,
             meter: meter.clone(),
             waiting_bytes: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             next: AtomicU64::new(1),
             evicted: AtomicU64::new(0),
+            carried: AtomicU64::new(0),
+            loading: AtomicBool::new(true),
             map: RwLock::default(),
             _lock: lock,
         };
-        shared.load().map_err(io_error(dir, "reading"))?;
+        for name in shared.disk.names()? {
+            let Some((number, kind)) = Segment::parse_name(&name) else { continue };
+            shared.next.fetch_max(number.saturating_add(1), Relaxed);
+            match Segment::open(&*shared.disk, &name) {
+                Ok((file, length)) => drop(shared.map_mut().add_segment(number, kind, file, length)),
+                Err(error) => tracing::warn!(name, %error, "a cache segment cannot be opened and is passed over"),
+            }
+        }
+        shared.meter.set_cache_bytes(shared.map().bytes);
         Ok(shared)
+    }
+
+    /// Reads which chunks there are and which are pinned. One that cannot be read is as good as an empty one.
+    pub(super) fn load(&self) {
+        match pins::load(&*self.disk) {
+            Ok(pins) => {
+                for (name, chunks) in pins {
+                    self.map_mut().set_pin(&name, Some(Pin { chunks, durable: true }));
+                }
+            }
+            Err(error) => tracing::warn!(dir = %self.disk.path().display(), %error, "the pins cannot be read"),
+        }
+        let unloaded = self.map().unloaded();
+        for (number, file) in unloaded {
+            let content = file.load();
+            let failed = |error: &io::Error| tracing::warn!(number, %error, "a cache segment cannot be read");
+            self.map_mut().loaded(number, content.inspect_err(failed).ok());
+        }
+        self.loading.store(false, Release);
+        self.meter.set_cache_bytes(self.map().bytes);
     }
 
     pub(super) fn map(&self) -> RwLockReadGuard<'_, Map> {
@@ -130,51 +104,90 @@ impl Shared {
         self.map.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn contains(&self, hash: &Hash) -> bool {
-        self.map().places.contains_key(hash)
+    /// Where the chunk of this name is; `used` counts it as asked for.
+    pub(super) fn find(&self, name: &Hash, used: bool) -> Option<(Arc<Segment>, Record)> {
+        // Asked before the map: what is no longer loading then is in it.
+        let loading = self.loading.load(Acquire);
+        let found = self.map().find(name, used);
+        if found.is_some() || !loading {
+            return found;
+        }
+        let unloaded = self.map().unloaded();
+        let in_footer = |file: Arc<Segment>| Some((file.clone(), file.lookup(name).ok()??));
+        let found = unloaded.into_iter().find_map(|(_, file)| in_footer(file));
+        // Its segment may have been read in the meantime.
+        found.or_else(|| self.map().find(name, used))
     }
 
-    /// Reads which chunks there are, oldest segment first.
-    fn load(&self) -> io::Result<()> {
-        for number in Segment::numbers(&self.dir)? {
-            self.next.store(number + 1, Relaxed);
-            match Segment::open(&self.dir, number) {
-                Ok((file, records, length)) => self.map_mut().add_segment(number, file, &records, length),
-                Err(error) => {
-                    tracing::warn!(number, %error, "a cache segment cannot be read and is passed over");
-                }
-            }
-        }
-        while self.map().bytes > self.options.size && self.drop_oldest() {}
-        self.meter.set_cache_bytes(self.map().bytes);
-        Ok(())
+    /// The bytes of a record that was found; one that cannot be read is forgotten.
+    pub(super) fn read(&self, file: &Segment, record: &Record) -> Option<Vec<u8>> {
+        let error = match file.read(record) {
+            Ok(bytes) => return Some(bytes),
+            Err(error) => error,
+        };
+        tracing::warn!(dir = %self.disk.path().display(), %error, "a cached chunk cannot be read");
+        self.map_mut().forget_at(record);
+        None
     }
 
-    /// Drops the oldest segment; `false` when there is none.
-    pub(super) fn drop_oldest(&self) -> bool {
-        let Some(entry) = self.map_mut().take_oldest() else { return false };
-        if let Err(error) = entry.file.remove() {
-            tracing::warn!(dir = %self.dir.display(), %error, "a cache segment cannot be removed");
+    /// Whether a chunk is here and its bytes are right; if they are not, it is forgotten.
+    pub(super) fn is_right(&self, name: &Hash) -> bool {
+        let Some((file, record)) = self.find(name, false) else { return false };
+        self.verified(&file, &record).is_some()
+    }
+
+    /// The bytes of a record, if they are those that its name says; if they are not, it is forgotten.
+    pub(super) fn verified(&self, file: &Segment, record: &Record) -> Option<Vec<u8>> {
+        let bytes = self.read(file, record)?;
+        if self.domain.name_of(&bytes) == record.hash {
+            return Some(bytes);
         }
-        self.evicted.fetch_add(entry.length, Relaxed);
-        self.meter.evicted(entry.length);
+        self.meter.verify_failed();
+        self.map_mut().forget_at(record);
+        None
+    }
+
+    /// Bytes that the chunks may take; the rest of the quota is for what is carried over before a segment is dropped.
+    pub(super) fn limit(&self) -> u64 {
+        self.options.size - self.margin()
+    }
+
+    /// Most bytes that are carried over from one segment without being pinned.
+    pub(super) fn margin(&self) -> u64 {
+        self.options.segment.min(self.options.size / 8)
+    }
+
+    /// Most bytes that may be pinned: so few that there is always a segment that is not pinned by more than half.
+    pub(super) fn pin_limit(&self) -> u64 {
+        self.options.size / 5 * 2
+    }
+
+    /// Removes a segment of which everything that shall stay is elsewhere; `carried` bytes of it are.
+    pub(super) fn drop_segment(&self, number: u64, carried: u64) {
+        let taken = self.map_mut().take(number);
+        if let Some(entry) = taken {
+            self.dropped(&entry, carried);
+        }
+    }
+
+    /// Drops the oldest segment without pins, with all that is in it; `false` when there is none.
+    pub(super) fn shed(&self) -> bool {
+        let taken = self.map_mut().take_unpinned();
+        taken.inspect(|entry| self.dropped(entry, 0)).is_some()
+    }
+
+    fn dropped(&self, entry: &super::map::Entry, carried: u64) {
+        if let Err(error) = entry.file.remove(&*self.disk) {
+            tracing::warn!(dir = %self.disk.path().display(), %error, "a cache segment cannot be removed");
+        }
+        let evicted = entry.length.saturating_sub(carried);
+        self.evicted.fetch_add(evicted, Relaxed);
+        self.meter.evicted(evicted);
         self.meter.set_cache_bytes(self.map().bytes);
-        true
     }
 
     /// Bytes that may be written before the reserve is touched.
     pub(super) fn free(&self) -> io::Result<u64> {
-        let fs = rustix::fs::statvfs(&self.dir)?;
-        Ok(fs.f_bavail.saturating_mul(fs.f_frsize).saturating_sub(self.reserve))
-    }
-}
-
-fn reserve(dir: &Path, reserve: Reserve) -> io::Result<u64> {
-    match reserve {
-        Reserve::Bytes(bytes) => Ok(bytes),
-        Reserve::Percent(percent) => {
-            let fs = rustix::fs::statvfs(dir)?;
-            Ok((fs.f_blocks.saturating_mul(fs.f_frsize) as f64 * percent / 100.0) as u64)
-        }
+        Ok(self.disk.free()?.saturating_sub(self.reserve))
     }
 }

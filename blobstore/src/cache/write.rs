@@ -1,11 +1,16 @@
 //! The thread that writes the chunk cache.
 //!
-//! It alone appends. It makes room before it writes (quota, reserve), and gives a chunk up when the disk will not take
-//! it: a cache that cannot be written is a slower node, not a broken one.
+//! It first reads what is there (`shared.rs`), then does what it is told. It alone appends. It makes room before it
+//! writes (quota, reserve: `evict.rs`), and gives a chunk up when the disk will not take it: a cache that cannot be
+//! written is a slower node, not a broken one. A chunk that is pinned is synced as it is written; all others never are.
 
-use super::segment::{HEADER, Hash, Segment};
+use super::evict::Eviction;
+use super::map::Pin;
+use super::pins;
+use super::segment::{HEADER, Hash, Kind, Record, Segment};
 use super::shared::Shared;
 use bytes::Bytes;
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,40 +24,63 @@ const QUIET: Duration = Duration::from_secs(60);
 pub(super) enum Job {
     /// Write a chunk.
     Put(Hash, Bytes),
+    /// Make a pin durable that is in the map, and all of whose chunks are here; tells which no longer are.
+    Pin(Hash, SyncSender<io::Result<Vec<Hash>>>),
+    /// Take a pin away.
+    Unpin(Hash, SyncSender<io::Result<()>>),
+    /// Drop the segments that no chunk is in.
+    Tidy(SyncSender<()>),
     /// Say when all before is done.
     Flush(SyncSender<()>),
 }
 
 pub(super) struct Writer {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) eviction: Eviction,
     last_log: Option<Instant>,
 }
 
 impl Writer {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, last_log: None }
+        Self { shared, eviction: Eviction::default(), last_log: None }
     }
 
     /// Works until all senders are gone.
     pub(super) fn run(mut self, jobs: &Receiver<Job>) {
+        self.shared.load();
+        // The quota may be smaller than the last time.
+        while self.shared.map().bytes > self.shared.limit() && self.evict() {}
         while let Ok(job) = jobs.recv() {
             match job {
-                Job::Put(hash, bytes) => {
-                    self.put(&hash, &bytes);
+                Job::Put(name, bytes) => {
+                    self.put(&name, &bytes);
                     self.shared.waiting_bytes.fetch_sub(bytes.len() as u64, Relaxed);
                 }
-                Job::Flush(done) => drop(done.send(())),
+                Job::Pin(name, done) => _ = done.send(self.pin(&name)),
+                Job::Unpin(name, done) => _ = done.send(self.unpin(&name)),
+                Job::Tidy(done) => {
+                    self.tidy();
+                    _ = done.send(());
+                }
+                Job::Flush(done) => _ = done.send(()),
+            }
+        }
+        for kind in [Kind::Young, Kind::Kept] {
+            if let Some((number, _, _)) = self.newest(kind)
+                && let Err(error) = self.seal(number)
+            {
+                self.complain(&error);
             }
         }
     }
 
-    fn put(&mut self, hash: &Hash, bytes: &[u8]) {
-        if self.shared.contains(hash) {
+    fn put(&mut self, name: &Hash, bytes: &[u8]) {
+        if self.shared.map().contains(name) {
             return;
         }
-        let written = match self.write(hash, bytes) {
+        let written = match self.write(name, bytes) {
             // Somebody else filled the disk: what is oldest here goes before what is needed now.
-            Err(e) if is_full(&e) && self.shared.drop_oldest() => self.write(hash, bytes),
+            Err(e) if is_full(&e) && self.shared.shed() => self.write(name, bytes),
             other => other,
         };
         if let Err(error) = written {
@@ -61,55 +89,139 @@ impl Writer {
         }
     }
 
-    fn write(&self, hash: &Hash, bytes: &[u8]) -> io::Result<()> {
-        let length = HEADER + bytes.len() as u64;
-        self.make_room(length)?;
-        let (number, file, end) = self.segment_for(length)?;
-        let record = file.append(end, hash, bytes)?;
-        let mut map = self.shared.map_mut();
-        map.add_record(number, &record);
-        self.shared.meter.set_cache_bytes(map.bytes);
+    fn write(&mut self, name: &Hash, bytes: &[u8]) -> io::Result<()> {
+        self.make_room(HEADER + bytes.len() as u64)?;
+        let (number, record) = self.append(self.eviction.kind(name), name, bytes)?;
+        self.eviction.fetched(name, record.size());
+        if self.shared.map().durably_pinned(name) {
+            self.sync(&[number].into())?;
+        }
+        self.shared.map_mut().place(number, &record, 0);
         Ok(())
     }
 
     /// Drops segments until `length` bytes fit the quota and the reserve.
-    fn make_room(&self, length: u64) -> io::Result<()> {
-        if length > self.shared.options.size {
-            return Err(io::Error::new(io::ErrorKind::StorageFull, "a chunk larger than the whole cache"));
+    fn make_room(&mut self, length: u64) -> io::Result<()> {
+        let full = |why| Err(io::Error::new(io::ErrorKind::StorageFull, why));
+        if length > self.shared.limit() {
+            return full("a chunk larger than the whole cache");
         }
-        while self.shared.map().bytes + length > self.shared.options.size && self.shared.drop_oldest() {}
+        while self.shared.map().bytes + length > self.shared.limit() {
+            if !self.evict() {
+                return full("what is pinned fills the cache");
+            }
+        }
         while self.shared.free()? < length {
-            if !self.shared.drop_oldest() {
-                return Err(io::Error::new(io::ErrorKind::StorageFull, "the file system's reserve is reached"));
+            if !self.evict() {
+                return full("the file system's reserve is reached");
             }
         }
         Ok(())
     }
 
-    /// The segment to append `length` bytes to, and its end: the newest, or a new one where that is full.
-    fn segment_for(&self, length: u64) -> io::Result<(u64, Arc<Segment>, u64)> {
-        let newest = {
-            let map = self.shared.map();
-            let newest = map.segments.last_key_value();
-            newest.map(|(number, entry)| (*number, entry.file.clone(), entry.length))
-        };
-        if let Some((number, file, end)) = newest
-            && (end == 0 || end + length <= self.shared.options.segment)
-        {
-            return Ok((number, file, end));
-        }
-        let next = self.shared.next.fetch_add(1, Relaxed);
-        let file = Segment::create(&self.shared.dir, next)?;
-        self.shared.map_mut().add_segment(next, file, &[], 0);
-        let map = self.shared.map();
-        let entry = map.segments.get(&next).ok_or(io::ErrorKind::NotFound)?;
-        Ok((next, entry.file.clone(), 0))
+    /// Writes a record that no name points to yet; gives it with its segment's number.
+    pub(super) fn append(&mut self, kind: Kind, name: &Hash, bytes: &[u8]) -> io::Result<(u64, Record)> {
+        let (number, file, end) = self.segment_for(kind, HEADER + bytes.len() as u64)?;
+        let record = file.append(end, name, bytes)?;
+        let mut map = self.shared.map_mut();
+        map.grown(number, &record);
+        self.shared.meter.set_cache_bytes(map.bytes);
+        self.shared.meter.cache_written(record.size());
+        Ok((number, record))
     }
 
-    fn complain(&mut self, error: &io::Error) {
+    /// The segment to append `length` bytes to, and its end: the newest, or a new one where that is full.
+    fn segment_for(&mut self, kind: Kind, length: u64) -> io::Result<(u64, Arc<Segment>, u64)> {
+        if let Some((number, file, end)) = self.newest(kind) {
+            if end == 0 || end + length <= self.shared.options.segment {
+                self.unseal(number)?;
+                return Ok((number, file, end));
+            }
+            self.seal(number)?;
+        }
+        let next = self.shared.next.fetch_add(1, Relaxed);
+        let file = Segment::create(&*self.shared.disk, next, kind)?;
+        Ok((next, self.shared.map_mut().add_segment(next, kind, file, 0), 0))
+    }
+
+    fn newest(&self, kind: Kind) -> Option<(u64, Arc<Segment>, u64)> {
+        let map = self.shared.map();
+        let (number, entry) = map.segments.iter().rev().find(|(_, entry)| entry.kind == kind)?;
+        (!entry.closed).then(|| (*number, entry.file.clone(), entry.data_end))
+    }
+
+    /// Writes a segment's footer, if it has none.
+    fn seal(&self, number: u64) -> io::Result<()> {
+        let (file, end, records) = {
+            let map = self.shared.map();
+            match map.segments.get(&number) {
+                Some(entry) if entry.data_end == entry.length && entry.length != 0 => {
+                    (entry.file.clone(), entry.data_end, map.live(number))
+                }
+                _ => return Ok(()),
+            }
+        };
+        let footer = file.seal(end, &records)?;
+        self.shared.map_mut().set_length(number, end + footer);
+        self.shared.meter.cache_written(footer);
+        Ok(())
+    }
+
+    /// Takes a segment's footer off, if it has one.
+    fn unseal(&self, number: u64) -> io::Result<()> {
+        let sealed = self
+            .shared
+            .map()
+            .segments
+            .get(&number)
+            .filter(|e| e.data_end != e.length)
+            .map(|entry| (entry.file.clone(), entry.data_end));
+        let Some((file, end)) = sealed else { return Ok(()) };
+        file.unseal(end)?;
+        self.shared.map_mut().set_length(number, end);
+        Ok(())
+    }
+
+    /// Makes these segments durable, names and all.
+    pub(super) fn sync(&self, numbers: &BTreeSet<u64>) -> io::Result<()> {
+        for number in numbers {
+            let file = self.shared.map().segments.get(number).map(|entry| entry.file.clone());
+            file.map_or(Ok(()), |file| file.sync())?;
+        }
+        self.shared.disk.sync()
+    }
+
+    fn pin(&mut self, name: &Hash) -> io::Result<Vec<Hash>> {
+        let Some(mut pin) = self.shared.map().pins().get(name).cloned() else { return Ok(Vec::new()) };
+        let (here, missing): (Vec<_>, Vec<_>) = {
+            let map = self.shared.map();
+            pin.chunks.keys().map(|hash| (*hash, map.segment_of(hash))).partition(|(_, number)| number.is_some())
+        };
+        if !missing.is_empty() {
+            return Ok(missing.into_iter().map(|(hash, _)| hash).collect());
+        }
+        self.sync(&here.into_iter().filter_map(|(_, number)| number).collect())?;
+        pins::write(&*self.shared.disk, name, &pin.chunks)?;
+        pin.durable = true;
+        self.shared.map_mut().set_pin(name, Some(pin));
+        Ok(Vec::new())
+    }
+
+    fn unpin(&mut self, name: &Hash) -> io::Result<()> {
+        pins::remove(&*self.shared.disk, name)?;
+        self.shared.map_mut().set_pin(name, None::<Pin>);
+        Ok(())
+    }
+
+    fn tidy(&self) {
+        let dead = self.shared.map().dead();
+        dead.into_iter().for_each(|number| self.shared.drop_segment(number, 0));
+    }
+
+    pub(super) fn complain(&mut self, error: &io::Error) {
         if self.last_log.is_none_or(|at| at.elapsed() >= QUIET) {
             self.last_log = Some(Instant::now());
-            let dir = self.shared.dir.display();
+            let dir = self.shared.disk.path().display();
             tracing::warn!(%dir, %error, "a chunk was not cached (said once a minute)");
         }
     }

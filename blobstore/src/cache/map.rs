@@ -1,0 +1,308 @@
+//! Which chunk is where, what is pinned, and which segment goes next. In memory only; the lock is `shared.rs`'s.
+//!
+//! Chunks are known by their names (`domain.rs`). A record of a segment that no name points to is dead: replaced,
+//! forgotten, or carried over.
+
+use super::segment::{Content, Hash, Kind, Record, Segment};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+/// Highest count of uses: what was used that often stays for as many rounds without being used.
+const MOST_USED: u8 = 3;
+
+/// Which chunk is where.
+#[derive(Debug, Default)]
+pub(super) struct Map {
+    places: HashMap<Hash, Place>,
+    pub(super) segments: BTreeMap<u64, Entry>,
+    /// Bytes of all segments.
+    pub(super) bytes: u64,
+    pins: BTreeMap<Hash, Pin>,
+    /// All chunks of all pins, and whether one of them is durable.
+    pinned: HashMap<Hash, bool>,
+}
+
+/// Where a chunk's bytes are, and how often they were asked for there.
+#[derive(Debug)]
+struct Place {
+    segment: u64,
+    offset: u64,
+    length: u32,
+    used: AtomicU8,
+}
+
+/// A segment in the map.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) file: Arc<Segment>,
+    pub(super) kind: Kind,
+    /// Bytes of the file.
+    pub(super) length: u64,
+    /// Where the records end; `length` where there is no footer.
+    pub(super) data_end: u64,
+    /// Whether its records are known.
+    pub(super) loaded: bool,
+    /// Whether nothing is added any more.
+    pub(super) closed: bool,
+    /// Whether it is about to be dropped.
+    pub(super) leaving: bool,
+    pinned: u64,
+    records: Vec<Record>,
+}
+
+/// Chunks that are pinned together.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Pin {
+    pub(super) chunks: BTreeMap<Hash, u32>,
+    /// Whether it was acknowledged.
+    pub(super) durable: bool,
+}
+
+/// A segment that is about to be dropped.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    pub(super) number: u64,
+    pub(super) file: Arc<Segment>,
+    pub(super) kind: Kind,
+    pub(super) records: Vec<Record>,
+}
+
+/// What becomes of a record when its segment is dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// Nobody points to it.
+    Dead,
+    /// Nobody asked for it since it was written.
+    Cold,
+    /// Asked for so often.
+    Used(u8),
+    /// Must stay.
+    Pinned,
+}
+
+impl Map {
+    /// Where a chunk is; `used` counts it as asked for.
+    pub(super) fn find(&self, hash: &Hash, used: bool) -> Option<(Arc<Segment>, Record)> {
+        let place = self.places.get(hash)?;
+        if used && place.used.load(Relaxed) < MOST_USED {
+            place.used.fetch_add(1, Relaxed);
+        }
+        let record = Record { hash: *hash, offset: place.offset, length: place.length };
+        Some((self.segments.get(&place.segment)?.file.clone(), record))
+    }
+
+    pub(super) fn contains(&self, hash: &Hash) -> bool {
+        self.places.contains_key(hash)
+    }
+
+    /// The number of the segment that a chunk is in.
+    pub(super) fn segment_of(&self, hash: &Hash) -> Option<u64> {
+        Some(self.places.get(hash)?.segment)
+    }
+
+    /// How many chunks there are.
+    pub(super) fn chunks(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Adds a segment whose records are not known yet (or that is empty).
+    pub(super) fn add_segment(&mut self, number: u64, kind: Kind, file: Segment, length: u64) -> Arc<Segment> {
+        let file = Arc::new(file);
+        let entry = Entry {
+            file: file.clone(),
+            kind,
+            length,
+            data_end: length,
+            loaded: length == 0,
+            closed: false,
+            leaving: false,
+            pinned: 0,
+            records: Vec::new(),
+        };
+        self.segments.insert(number, entry);
+        self.bytes += length;
+        file
+    }
+
+    /// The segments whose records are not known, newest first.
+    pub(super) fn unloaded(&self) -> Vec<(u64, Arc<Segment>)> {
+        let unloaded = self.segments.iter().rev().filter(|(_, entry)| !entry.loaded);
+        unloaded.map(|(number, entry)| (*number, entry.file.clone())).collect()
+    }
+
+    /// Adds the records of a segment; `None` where it cannot be read. Newer segments must have been added before: of
+    /// equal chunks the later one counts.
+    pub(super) fn loaded(&mut self, number: u64, content: Option<Content>) {
+        let Some(entry) = self.segments.get_mut(&number) else { return };
+        let Some(content) = content else {
+            (entry.loaded, entry.closed) = (true, true);
+            return;
+        };
+        self.bytes = self.bytes - entry.length + content.length;
+        (entry.length, entry.data_end, entry.loaded) = (content.length, content.data_end, true);
+        for record in content.records.iter().rev() {
+            if !self.contains(&record.hash) {
+                self.place(number, record, 0);
+            }
+        }
+        if let Some(entry) = self.segments.get_mut(&number) {
+            entry.records = content.records;
+        }
+    }
+
+    /// Counts a record that was written at the end of a segment.
+    pub(super) fn grown(&mut self, number: u64, record: &Record) {
+        let Some(entry) = self.segments.get_mut(&number) else { return };
+        entry.records.push(*record);
+        entry.data_end = record.end();
+        self.set_length(number, record.end());
+    }
+
+    /// Tells how long a segment is with its footer, or without.
+    pub(super) fn set_length(&mut self, number: u64, length: u64) {
+        let Some(entry) = self.segments.get_mut(&number) else { return };
+        self.bytes = self.bytes - entry.length + length;
+        entry.length = length;
+    }
+
+    /// Lets a chunk's name point to a record; `false` where its segment was dropped meanwhile.
+    pub(super) fn place(&mut self, number: u64, record: &Record, used: u8) -> bool {
+        if !self.segments.contains_key(&number) {
+            return false;
+        }
+        self.forget(&record.hash);
+        let pinned = self.pinned.contains_key(&record.hash);
+        let Some(entry) = self.segments.get_mut(&number) else { return false };
+        entry.pinned += if pinned { record.size() } else { 0 };
+        let used = AtomicU8::new(used);
+        let place = Place { segment: number, offset: record.offset, length: record.length, used };
+        self.places.insert(record.hash, place);
+        true
+    }
+
+    /// Forgets where a chunk is.
+    pub(super) fn forget(&mut self, hash: &Hash) {
+        let Some(place) = self.places.remove(hash) else { return };
+        if self.pinned.contains_key(hash)
+            && let Some(entry) = self.segments.get_mut(&place.segment)
+        {
+            entry.pinned -= Record { hash: *hash, offset: 0, length: place.length }.size();
+        }
+    }
+
+    /// Forgets a chunk if it is still where it was found.
+    pub(super) fn forget_at(&mut self, record: &Record) {
+        if self.places.get(&record.hash).is_some_and(|place| place.offset == record.offset) {
+            self.forget(&record.hash);
+        }
+    }
+
+    /// The segments that no name points to.
+    pub(super) fn dead(&self) -> Vec<u64> {
+        let dead =
+            |number: &&u64| self.segments.get(number).is_some_and(|e| e.loaded) && self.live(**number).is_empty();
+        self.segments.keys().filter(dead).copied().collect()
+    }
+
+    /// The records of a segment that names point to.
+    pub(super) fn live(&self, number: u64) -> Vec<Record> {
+        let Some(entry) = self.segments.get(&number) else { return Vec::new() };
+        entry.records.iter().filter(|record| self.fate(number, record) != Fate::Dead).copied().collect()
+    }
+
+    /// What becomes of a record.
+    pub(super) fn fate(&self, number: u64, record: &Record) -> Fate {
+        match self.places.get(&record.hash) {
+            Some(place) if (place.segment, place.offset) == (number, record.offset) => {
+                match (self.pinned.contains_key(&record.hash), place.used.load(Relaxed)) {
+                    (true, _) => Fate::Pinned,
+                    (false, 0) => Fate::Cold,
+                    (false, used) => Fate::Used(used),
+                }
+            }
+            _ => Fate::Dead,
+        }
+    }
+
+    /// The segment that is dropped next, marked so: the oldest young one while these have more than `young` bytes, else
+    /// the oldest kept one. Never one that is pinned by more than half: it would be written again for little.
+    pub(super) fn leave(&mut self, young: u64) -> Option<Leaving> {
+        let lengths: Vec<u64> = self.segments.values().filter(|e| e.kind == Kind::Young).map(|e| e.length).collect();
+        // The only young segment is the one that is being written.
+        let much = lengths.len() > 1 && lengths.iter().sum::<u64>() > young;
+        let first = if much { Kind::Young } else { Kind::Kept };
+        let number = [first, first.other()].into_iter().find_map(|kind| {
+            self.oldest(|e| e.kind == kind && e.loaded && !e.leaving && e.pinned.saturating_mul(2) <= e.length)
+        })?;
+        let records = self.live(number);
+        let entry = self.segments.get_mut(&number)?;
+        (entry.leaving, entry.closed) = (true, true);
+        Some(Leaving { number, file: entry.file.clone(), kind: entry.kind, records })
+    }
+
+    /// Takes the oldest segment out in which nothing is pinned.
+    pub(super) fn take_unpinned(&mut self) -> Option<Entry> {
+        let free = |kind| self.oldest(|e| e.kind == kind && e.loaded && e.pinned == 0);
+        let number = free(Kind::Young).or_else(|| free(Kind::Kept))?;
+        self.take(number)
+    }
+
+    fn oldest(&self, fits: impl Fn(&Entry) -> bool) -> Option<u64> {
+        self.segments.iter().find(|(_, entry)| fits(entry)).map(|(number, _)| *number)
+    }
+
+    /// Takes a segment out, with what is in it.
+    pub(super) fn take(&mut self, number: u64) -> Option<Entry> {
+        for record in self.live(number) {
+            self.forget(&record.hash);
+        }
+        let entry = self.segments.remove(&number)?;
+        self.bytes -= entry.length;
+        Some(entry)
+    }
+
+    /// The pins, by name.
+    pub(super) fn pins(&self) -> &BTreeMap<Hash, Pin> {
+        &self.pins
+    }
+
+    /// Whether a chunk is in a pin that was acknowledged.
+    pub(super) fn durably_pinned(&self, hash: &Hash) -> bool {
+        self.pinned.get(hash).is_some_and(|durable| *durable)
+    }
+
+    /// Whether a chunk is pinned, acknowledged or not.
+    pub(super) fn is_pinned(&self, hash: &Hash) -> bool {
+        self.pinned.contains_key(hash)
+    }
+
+    /// Bytes that all pins together take, or will take when all their chunks are here, and `more`'s.
+    pub(super) fn pinned_bytes(&self, more: &BTreeMap<Hash, u32>) -> u64 {
+        let mut all: HashMap<_, _> = self.pins.values().flat_map(|pin| &pin.chunks).collect();
+        all.extend(more);
+        all.values().map(|length| super::segment::HEADER + u64::from(**length)).sum()
+    }
+
+    /// Sets a pin, or takes it away.
+    pub(super) fn set_pin(&mut self, name: &Hash, pin: Option<Pin>) {
+        match pin {
+            Some(pin) => self.pins.insert(*name, pin),
+            None => self.pins.remove(name),
+        };
+        self.pinned.clear();
+        for pin in self.pins.values() {
+            for hash in pin.chunks.keys() {
+                *self.pinned.entry(*hash).or_default() |= pin.durable;
+            }
+        }
+        self.segments.values_mut().for_each(|entry| entry.pinned = 0);
+        for hash in self.pinned.keys() {
+            if let Some(place) = self.places.get(hash)
+                && let Some(entry) = self.segments.get_mut(&place.segment)
+            {
+                entry.pinned += Record { hash: *hash, offset: 0, length: place.length }.size();
+            }
+        }
+    }
+}
