@@ -11,6 +11,7 @@ use super::flight::{Joined, Landing, wait};
 use super::queue::Place;
 use super::retry::{Task, within};
 use super::{Fetched, Fetcher, Layer, OnOutage};
+use crate::cache::Chunks;
 use crate::layer::Located;
 use crate::meter::Source;
 use std::sync::Arc;
@@ -112,7 +113,7 @@ impl Fetcher {
         begun
     }
 
-    /// Starts the flight of a chunk. Gives what is to be asked of the store for it: not yet of one that the cache has.
+    /// Starts the flight of a chunk. Gives what is to be asked of the store for it: not yet of one that the cache may have.
     fn start(
         &self,
         layer: &Layer,
@@ -121,7 +122,7 @@ impl Fetcher {
         wish: Arc<Wish>,
         landing: Landing<Key, Fetched, Arc<Wish>>,
     ) -> Option<Ask> {
-        let (ask, answer) = match self.inner.is_cached(&located) {
+        let (ask, answer) = match self.inner.may_be_cached(&located) {
             true => (None, None),
             false => {
                 let (reply, answer) = oneshot::channel();
@@ -182,7 +183,7 @@ impl Fetcher {
     ) -> (Fetched, Option<Share>) {
         if answer.is_none() {
             let (inner, layer) = (self.inner.clone(), layer.clone());
-            let local = tokio::task::spawn_blocking(move || inner.local(&layer, &located)).await;
+            let local = tokio::task::spawn_blocking(move || inner.local(&layer, &located, Chunks::get)).await;
             if let Ok(Some(found)) = local {
                 return (Ok(found), None);
             }
