@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use support::Input;
+use support::trickle::Trickle;
 use tempfile::TempDir;
 
 const CHUNK: usize = 16 << 10;
@@ -60,7 +61,10 @@ impl Setup {
 
     /// Without a chunk cache.
     fn fetcher(&self, options: Options, action: impl Fn(&Request) -> Action + Send + Sync + 'static) -> Fetcher {
-        let store = self.fault(action);
+        self.fetcher_from(self.fault(action), options)
+    }
+
+    fn fetcher_from(&self, store: Arc<dyn Store>, options: Options) -> Fetcher {
         let meter = Meter::new(store.url());
         let cache = CacheOptions { reserve: Reserve::Bytes(0), ..CacheOptions::new(1 << 20) };
         let mut cache = Cache::open(&self.dir.path().join("cache"), &cache, &meter).unwrap();
@@ -180,8 +184,31 @@ async fn a_request_that_breaks_off_is_made_again_for_what_is_missing() {
     });
     let got = fetcher.get_all(&setup.layers[0], &[0, 1, 2, 3], &[]).await.unwrap();
     assert!((0..4).all(|n| got[n][..] == setup.contents[0][n]));
-    let again: Vec<u32> = setup.requests()[1..].iter().flat_map(|(_, chunks)| chunks.clone()).collect();
+    let mut again: Vec<u32> = setup.requests()[1..].iter().flat_map(|(_, chunks)| chunks.clone()).collect();
+    // Their pauses are random.
+    again.sort_unstable();
     assert_eq!(again, [2, 3]);
+}
+
+#[tokio::test]
+async fn a_body_that_trickles_is_waited_for_as_long_as_something_comes() {
+    let setup = Setup::new(4).await;
+    let slow = Trickle::new(setup.fault(|_| Action::Pass), 1000, 20 * MS);
+    let fetcher = setup.fetcher_from(Arc::new(slow), Options { attempt: 60 * MS, ..quick() });
+    let got = fetcher.get_all(&setup.layers[0], &[0, 1], &[]).await.unwrap();
+    assert!((0..2).all(|n| got[n][..] == setup.contents[0][n]));
+    assert_eq!((setup.requests().len(), fetcher.meter().fetch_errors()), (1, 0));
+}
+
+#[tokio::test]
+async fn a_body_that_trickles_past_the_deadline_is_broken_off() {
+    let setup = Setup::new(4).await;
+    let slow = Trickle::new(setup.fault(|_| Action::Pass), 1, 20 * MS);
+    let fetcher = setup.fetcher_from(Arc::new(slow), Options { deadline: 100 * MS, ..quick() });
+    assert_eq!(fetcher.get(&setup.layers[0], 0).await.unwrap_err().kind, FetchKind::Timeout);
+    while fetcher.in_flight_bytes() != 0 {
+        tokio::time::sleep(MS).await;
+    }
 }
 
 #[tokio::test]
