@@ -419,6 +419,38 @@ async fn reads_in_sequence_are_fetched_ahead_of_in_long_requests() {
 }
 
 #[tokio::test]
+async fn what_all_runs_together_have_fetched_ahead_is_bounded_also_before_it_comes() {
+    let setup = Setup::new(8 * 100).await;
+    // Room for 64 chunks ahead; nothing else is in the way of many more.
+    let options = Options { decoded: 128 * CHUNK as u64, concurrency: 2000, memory: 1 << 30, ..quick() };
+    let fetcher = setup.fetcher(options, |_| Action::Stall(150 * MS));
+    // A run reads 33 chunks of 16 KiB: it asks for what is ahead once it has read 512 KiB.
+    let run = |layer: &Layer, first: u32| {
+        let mut ahead = Vec::new();
+        for chunk in first..first + 33 {
+            let start = layer.index.chunk_at(chunk).unwrap().data_start;
+            let noticed = fetcher.noticed(layer, start..start + CHUNK as u64);
+            fetcher.fetch_ahead(layer, &noticed);
+            ahead.extend(noticed);
+        }
+        ahead
+    };
+    let runs: Vec<_> = (0..16).map(|n| (n % 2, run(&setup.layers[n % 2], n as u32 / 2 * 100))).collect();
+    // What comes must not find the room that it has taken before.
+    let ahead: usize = runs.iter().map(|(_, ahead)| ahead.len()).sum();
+    assert!((64..=64 + 16 * 2).contains(&ahead), "{ahead}");
+    while setup.requests().is_empty() || fetcher.in_flight_bytes() != 0 {
+        tokio::time::sleep(MS).await;
+    }
+    assert_eq!(setup.requests().iter().map(|(_, chunks)| chunks.len()).sum::<usize>(), ahead);
+    assert!(run(&setup.layers[0], 750).len() <= 2, "nobody has read what came");
+    for (layer, chunk) in runs.iter().flat_map(|(layer, ahead)| ahead.iter().map(move |chunk| (*layer, *chunk))) {
+        fetcher.cached(&setup.layers[layer], chunk).unwrap();
+    }
+    assert!(run(&setup.layers[1], 750).len() > 16, "and now somebody has");
+}
+
+#[tokio::test]
 async fn likely_neighbours_are_fetched_from_a_store_that_is_far() {
     let setup = Setup::new(40).await;
     let fetcher = setup.fetcher(Options { neighbours: true, ..quick() }, |_| Action::Stall(8 * MS));

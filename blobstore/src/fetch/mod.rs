@@ -31,6 +31,7 @@ use crate::layer::{Index, LayerId, Located, decode};
 use crate::meter::{Meter, Source};
 use crate::refs::layer_key;
 use crate::store::Store;
+use ahead::Begun;
 use decoded::{Decoded, Key, key};
 use dispatch::{Dispatcher, Wish};
 use error::Failure;
@@ -84,7 +85,7 @@ pub struct Options {
     /// Bytes of a layer's file that one request asks for, where so many neighbours are wanted.
     pub coalesce: u64,
     /// Bytes of the data space fetched ahead of reads that follow each other; 0 = none. Of all runs together at most half of
-    /// `decoded`.
+    /// `decoded`, and a chunk of each.
     pub readahead: u64,
     /// Whether, of a store that is far, likely neighbours of chunks that are read are fetched too.
     pub neighbours: bool,
@@ -156,6 +157,7 @@ struct Inner {
     options: Options,
     meter: Meter,
     decoded: Decoded,
+    ahead: Arc<Begun>,
     flights: Arc<Flights<Key, Fetched, Arc<Wish>>>,
     opening: Arc<Flights<LayerId, Result<OpenHead, FetchError>>>,
     dispatcher: Arc<Dispatcher>,
@@ -171,6 +173,7 @@ impl Fetcher {
             heads: cache.heads,
             chunks: cache.chunks,
             decoded: Decoded::new(options.decoded),
+            ahead: Arc::default(),
             flights: Flights::new(),
             opening: Flights::new(),
             log: Quiet::new(),
