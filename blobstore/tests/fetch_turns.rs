@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use support::Input;
+use support::trickle::Trickle;
 use tempfile::TempDir;
 
 const CHUNK: usize = 16 << 10;
@@ -60,7 +61,10 @@ impl Setup {
 
     /// Without a chunk cache.
     fn fetcher(&self, options: Options, action: impl Fn(&Request) -> Action + Send + Sync + 'static) -> Fetcher {
-        let store = self.fault(action);
+        self.fetcher_from(self.fault(action), options)
+    }
+
+    fn fetcher_from(&self, store: Arc<dyn Store>, options: Options) -> Fetcher {
         let meter = Meter::new(store.url());
         let cache = CacheOptions { reserve: Reserve::Bytes(0), ..CacheOptions::new(1 << 20) };
         let mut cache = Cache::open(&self.dir.path().join("cache"), &cache, &meter).unwrap();
@@ -180,8 +184,31 @@ async fn a_request_that_breaks_off_is_made_again_for_what_is_missing() {
     });
     let got = fetcher.get_all(&setup.layers[0], &[0, 1, 2, 3], &[]).await.unwrap();
     assert!((0..4).all(|n| got[n][..] == setup.contents[0][n]));
-    let again: Vec<u32> = setup.requests()[1..].iter().flat_map(|(_, chunks)| chunks.clone()).collect();
+    let mut again: Vec<u32> = setup.requests()[1..].iter().flat_map(|(_, chunks)| chunks.clone()).collect();
+    // Their pauses are random.
+    again.sort_unstable();
     assert_eq!(again, [2, 3]);
+}
+
+#[tokio::test]
+async fn a_body_that_trickles_is_waited_for_as_long_as_something_comes() {
+    let setup = Setup::new(4).await;
+    let slow = Trickle::new(setup.fault(|_| Action::Pass), 1000, 20 * MS);
+    let fetcher = setup.fetcher_from(Arc::new(slow), Options { attempt: 60 * MS, ..quick() });
+    let got = fetcher.get_all(&setup.layers[0], &[0, 1], &[]).await.unwrap();
+    assert!((0..2).all(|n| got[n][..] == setup.contents[0][n]));
+    assert_eq!((setup.requests().len(), fetcher.meter().fetch_errors()), (1, 0));
+}
+
+#[tokio::test]
+async fn a_body_that_trickles_past_the_deadline_is_broken_off() {
+    let setup = Setup::new(4).await;
+    let slow = Trickle::new(setup.fault(|_| Action::Pass), 1, 20 * MS);
+    let fetcher = setup.fetcher_from(Arc::new(slow), Options { deadline: 100 * MS, ..quick() });
+    assert_eq!(fetcher.get(&setup.layers[0], 0).await.unwrap_err().kind, FetchKind::Timeout);
+    while fetcher.in_flight_bytes() != 0 {
+        tokio::time::sleep(MS).await;
+    }
 }
 
 #[tokio::test]
@@ -389,6 +416,38 @@ async fn reads_in_sequence_are_fetched_ahead_of_in_long_requests() {
     assert!(waited < 40 && requests < 40, "{waited} waits, {requests} requests");
     let (ahead, used) = fetcher.meter().prefetched_chunks();
     assert!(ahead > 300 && used == ahead, "{ahead}, {used}");
+}
+
+#[tokio::test]
+async fn what_all_runs_together_have_fetched_ahead_is_bounded_also_before_it_comes() {
+    let setup = Setup::new(8 * 100).await;
+    // Room for 64 chunks ahead; nothing else is in the way of many more.
+    let options = Options { decoded: 128 * CHUNK as u64, concurrency: 2000, memory: 1 << 30, ..quick() };
+    let fetcher = setup.fetcher(options, |_| Action::Stall(150 * MS));
+    // A run reads 33 chunks of 16 KiB: it asks for what is ahead once it has read 512 KiB.
+    let run = |layer: &Layer, first: u32| {
+        let mut ahead = Vec::new();
+        for chunk in first..first + 33 {
+            let start = layer.index.chunk_at(chunk).unwrap().data_start;
+            let noticed = fetcher.noticed(layer, start..start + CHUNK as u64);
+            fetcher.fetch_ahead(layer, &noticed);
+            ahead.extend(noticed);
+        }
+        ahead
+    };
+    let runs: Vec<_> = (0..16).map(|n| (n % 2, run(&setup.layers[n % 2], n as u32 / 2 * 100))).collect();
+    // What comes must not find the room that it has taken before.
+    let ahead: usize = runs.iter().map(|(_, ahead)| ahead.len()).sum();
+    assert!((64..=64 + 16 * 2).contains(&ahead), "{ahead}");
+    while setup.requests().is_empty() || fetcher.in_flight_bytes() != 0 {
+        tokio::time::sleep(MS).await;
+    }
+    assert_eq!(setup.requests().iter().map(|(_, chunks)| chunks.len()).sum::<usize>(), ahead);
+    assert!(run(&setup.layers[0], 750).len() <= 2, "nobody has read what came");
+    for (layer, chunk) in runs.iter().flat_map(|(layer, ahead)| ahead.iter().map(move |chunk| (*layer, *chunk))) {
+        fetcher.cached(&setup.layers[layer], chunk).unwrap();
+    }
+    assert!(run(&setup.layers[1], 750).len() > 16, "and now somebody has");
 }
 
 #[tokio::test]

@@ -226,6 +226,31 @@ fn before_the_segments_are_read_their_footers_are_asked() {
 }
 
 #[test]
+fn who_must_not_wait_for_the_disk_asks_the_memory_alone_while_the_segments_are_read() {
+    let disk = SimDisk::new(1 << 20);
+    let chunks = open(&disk);
+    (0..30).for_each(|n| put(&chunks, n));
+    drop(chunks);
+    disk.hold_reads(true);
+    let before = disk.reads();
+    let chunks = open(&disk);
+    for n in 0..31 {
+        let (hash, bytes) = chunk(n);
+        assert!(!chunks.contains(&hash) && chunks.may_have(&hash));
+        assert!(chunks.get_known(&hash, bytes.len() as u32).is_none());
+    }
+    assert!(disk.reads() <= before + 1, "the writer's own read waits");
+    disk.hold_reads(false);
+    chunks.flush();
+    for n in 0..30 {
+        let (hash, bytes) = chunk(n);
+        assert!(chunks.contains(&hash) && chunks.may_have(&hash));
+        assert_eq!(chunks.get_known(&hash, bytes.len() as u32).unwrap(), bytes);
+    }
+    assert!(!chunks.may_have(&chunk(30).0));
+}
+
+#[test]
 fn what_was_put_under_one_domain_is_not_found_under_another() {
     let disk = SimDisk::new(1 << 20);
     let under = |domain: &str| {

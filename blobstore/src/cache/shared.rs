@@ -30,7 +30,7 @@ pub(super) struct Shared {
     pub(super) next: AtomicU64,
     pub(super) evicted: AtomicU64,
     pub(super) carried: AtomicU64,
-    /// Whether there are segments of which it is not known yet what is in them.
+    /// See [`Shared::is_loading`].
     loading: AtomicBool,
     map: RwLock<Map>,
     _lock: Option<Arc<Lock>>,
@@ -104,10 +104,16 @@ impl Shared {
         self.map.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where the chunk of this name is; `used` counts it as asked for.
+    /// Whether there are segments of which it is not known yet what is in them.
+    pub(super) fn is_loading(&self) -> bool {
+        self.loading.load(Acquire)
+    }
+
+    /// Where the chunk of this name is; `used` counts it as asked for. While segments are being read, it may take two small
+    /// reads of each of them.
     pub(super) fn find(&self, name: &Hash, used: bool) -> Option<(Arc<Segment>, Record)> {
         // Asked before the map: what is no longer loading then is in it.
-        let loading = self.loading.load(Acquire);
+        let loading = self.is_loading();
         let found = self.map().find(name, used);
         if found.is_some() || !loading {
             return found;

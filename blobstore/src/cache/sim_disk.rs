@@ -5,7 +5,7 @@ use super::disk::{Disk, DiskFile};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 const PAGE: usize = 4096;
 
@@ -45,13 +45,16 @@ struct State {
     left: Option<u64>,
     changes: u64,
     fail_reads: bool,
+    hold_reads: bool,
+    /// Reads so far.
+    reads: u64,
     fail_writes: bool,
     capacity: u64,
 }
 
 /// The disk; a clone is the same one.
 #[derive(Debug, Clone)]
-pub(super) struct SimDisk(Arc<Mutex<State>>);
+pub(super) struct SimDisk(Arc<(Mutex<State>, Condvar)>);
 
 #[derive(Debug)]
 struct SimFile(SimDisk, usize);
@@ -59,11 +62,11 @@ struct SimFile(SimDisk, usize);
 impl SimDisk {
     pub(super) fn new(capacity: u64) -> Self {
         let state = State { capacity, history: vec![BTreeMap::new()], ..State::default() };
-        Self(Arc::new(Mutex::new(state)))
+        Self(Arc::new((Mutex::new(state), Condvar::new())))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap()
+        self.0.0.lock().unwrap()
     }
 
     /// Lets the power go after so many further changes.
@@ -82,6 +85,17 @@ impl SimDisk {
 
     pub(super) fn fail(&self, reads: bool, writes: bool) {
         (self.state().fail_reads, self.state().fail_writes) = (reads, writes);
+    }
+
+    /// Lets reads wait until they are let go.
+    pub(super) fn hold_reads(&self, hold: bool) {
+        self.state().hold_reads = hold;
+        self.0.1.notify_all();
+    }
+
+    /// Reads that were begun so far.
+    pub(super) fn reads(&self) -> u64 {
+        self.state().reads
     }
 
     /// Bytes of all files that have a name.
@@ -115,7 +129,7 @@ impl SimDisk {
         let names = state.history[names].clone();
         let history = vec![names.clone()];
         let state = State { inodes, names, history, capacity: state.capacity, ..State::default() };
-        Self(Arc::new(Mutex::new(state)))
+        Self(Arc::new((Mutex::new(state), Condvar::new())))
     }
 }
 
@@ -276,7 +290,9 @@ impl DiskFile for SimFile {
     }
 
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-        let state = self.0.state();
+        let mut state = self.0.state();
+        state.reads += 1;
+        let state = self.0.0.1.wait_while(state, |state| state.hold_reads).unwrap();
         if state.fail_reads {
             return Err(io::Error::from_raw_os_error(5));
         }

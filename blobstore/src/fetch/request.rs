@@ -60,6 +60,11 @@ impl Slot {
         self.open().reply.is_none()
     }
 
+    /// Whether nobody waits for the chunk: it was handed over, or its deadline has passed.
+    fn is_given_up(&self) -> bool {
+        self.open().reply.as_ref().is_none_or(oneshot::Sender::is_closed)
+    }
+
     /// Verifies the bytes that came and hands the chunk over, where nobody has yet. Works for milliseconds.
     fn settle(&self, stored: Bytes) -> Result<(), FetchKind> {
         if self.is_done() {
@@ -156,15 +161,14 @@ fn length(slots: &[Arc<Slot>]) -> u64 {
 /// chunk is kept with it.
 async fn pour(dispatcher: &Arc<Dispatcher>, key: &str, slots: &[Arc<Slot>]) -> Result<(), Failure> {
     let (Some(first), Some(last)) = (slots.first(), slots.last()) else { return Ok(()) };
-    let (patience, begun) = (dispatcher.options.attempt, Instant::now());
-    let late = |_| Failure::new(FetchKind::Timeout, format!("nothing came within {patience:?}"));
+    let begun = Instant::now();
     let pieces = dispatcher.store.read(key, first.range.start..last.range.end);
-    let pieces = timeout(patience, pieces).await.map_err(late)??;
-    let mut body = Body { pieces, rest: Bytes::new(), at: first.range.start, begun: Some(begun), dispatcher };
+    let pieces = heard(dispatcher.options.attempt, pieces).await??;
+    let mut body = Body { pieces, rest: Bytes::new(), at: first.range.start, begun: Some(begun), dispatcher, slots };
     let mut checks = Vec::with_capacity(slots.len());
     let mut broken = None;
     for slot in slots {
-        match timeout(patience, body.take(&slot.range)).await.map_err(late).flatten() {
+        match body.take(&slot.range).await {
             Ok(stored) => {
                 let slot = slot.clone();
                 checks.push(tokio::task::spawn_blocking(move || slot.settle(stored)));
@@ -187,6 +191,12 @@ async fn pour(dispatcher: &Arc<Dispatcher>, key: &str, slots: &[Arc<Slot>]) -> R
     broken.map_or(Ok(()), Err)
 }
 
+/// What comes within the time in which something must come.
+async fn heard<T>(patience: Duration, something: impl Future<Output = T>) -> Result<T, Failure> {
+    let late = |_| Failure::new(FetchKind::Timeout, format!("nothing came within {patience:?}"));
+    timeout(patience, something).await.map_err(late)
+}
+
 /// What comes, and up to where it has been used.
 struct Body<'a> {
     pieces: Pieces,
@@ -194,6 +204,7 @@ struct Body<'a> {
     at: u64,
     begun: Option<Instant>,
     dispatcher: &'a Dispatcher,
+    slots: &'a [Arc<Slot>],
 }
 
 impl Body<'_> {
@@ -227,8 +238,20 @@ impl Body<'_> {
         }
     }
 
+    /// The next bytes, however slowly they come, as long as some do and somebody waits for them.
     async fn next(&mut self, range: &Range<u64>) -> Result<Bytes, Failure> {
-        let Some(piece) = self.pieces.next().await else {
+        if self.slots.iter().all(|slot| slot.is_given_up()) {
+            return Err(Failure::new(FetchKind::Timeout, "so slow that nobody waits for it any longer"));
+        }
+        let some = async {
+            loop {
+                match self.pieces.next().await {
+                    Some(Ok(piece)) if piece.is_empty() => {}
+                    other => return other,
+                }
+            }
+        };
+        let Some(piece) = heard(self.dispatcher.options.attempt, some).await? else {
             let what = format!("the body ended within bytes {}..{}", range.start, range.end);
             return Err(Failure::new(FetchKind::Answer, what));
         };
