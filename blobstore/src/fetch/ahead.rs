@@ -1,19 +1,12 @@
-//! What is fetched before anybody asks: by what reads look like, and by lists.
+//! What is fetched before anybody asks, by what reads look like.
 
-use super::dispatch::{Ask, Dispatcher};
-use super::flight::wait;
+use super::dispatch::Ask;
 use super::queue::Place;
+use super::watch::Cause;
 use super::{Fetcher, Inner, Layer};
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
-use tokio::task::JoinHandle;
-
-/// Chunks of a list that wait or are under way at once: enough for every request to be a long one.
-const UNDER_WAY: usize = 256;
-/// Chunks of a list that are asked for together.
-const TOGETHER: usize = 16;
 
 /// Bytes, decoded, of what was begun ahead and has not come.
 #[derive(Debug, Default)]
@@ -42,7 +35,7 @@ impl Drop for Share {
 impl Inner {
     /// Bytes that may still be fetched ahead: half of those that are kept, less what has come and was not read, and what is
     /// to come.
-    fn room_ahead(&self) -> u64 {
+    pub(super) fn room_ahead(&self) -> u64 {
         self.decoded.room_ahead().saturating_sub(self.ahead.0.load(Relaxed))
     }
 }
@@ -90,73 +83,8 @@ impl Fetcher {
             if any && self.inner.room_ahead() == 0 {
                 return;
             }
-            any |= !self.begin_ahead(layer, &[*chunk], asks).is_empty();
+            any |= self.begin_ahead(layer, *chunk, Cause::Readahead, asks).is_some();
         }
-    }
-
-    /// Fetches chunks of a layer in the order of the list, behind everything that readers wait for. Those that are here
-    /// are passed over, those that cannot be had are left out. Must be called within a tokio runtime.
-    pub fn prefetch(&self, layer: &Layer, chunks: Vec<u32>) -> Prefetch {
-        let (fetcher, layer) = (self.clone(), layer.clone());
-        Prefetch(tokio::spawn(async move { fetcher.prefetch_all(&layer, &chunks).await }))
-    }
-
-    async fn prefetch_all(&self, layer: &Layer, chunks: &[u32]) {
-        let mut under_way = UnderWay { dispatcher: self.inner.dispatcher.clone(), places: VecDeque::new() };
-        let mut results = VecDeque::new();
-        for together in chunks.chunks(TOGETHER) {
-            let mut asks = Vec::new();
-            for (place, result) in self.begin_ahead(layer, together, &mut asks) {
-                under_way.places.push_back(place);
-                results.push_back(result);
-            }
-            self.inner.dispatcher.ask(asks);
-            while results.len() > UNDER_WAY {
-                under_way.wait_for_first(&mut results).await;
-            }
-        }
-        while !results.is_empty() {
-            under_way.wait_for_first(&mut results).await;
-        }
-    }
-}
-
-/// A list that is being prefetched. Dropped before its end, it is given up: what waits in the queue, and no reader has come to
-/// want, leaves it.
-#[derive(Debug)]
-pub struct Prefetch(JoinHandle<()>);
-
-impl Prefetch {
-    /// Waits for the end of the list.
-    pub async fn finished(mut self) {
-        let _ = (&mut self.0).await;
-    }
-}
-
-impl Drop for Prefetch {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-/// Chunks of a list that have not come, in its order.
-struct UnderWay {
-    dispatcher: Arc<Dispatcher>,
-    places: VecDeque<Place>,
-}
-
-impl UnderWay {
-    async fn wait_for_first<V: Clone>(&mut self, results: &mut VecDeque<tokio::sync::watch::Receiver<Option<V>>>) {
-        if let Some(result) = results.pop_front() {
-            let _ = wait(result).await;
-        }
-        self.places.pop_front();
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        self.places.iter().for_each(|place| self.dispatcher.cancel(*place));
     }
 }
 

@@ -8,6 +8,7 @@ use super::error::{Failure, FetchKind};
 use super::pace::Pace;
 use super::queue::{Class, Place, Queue, Reach, Room, Want};
 use super::request::{self, Piece, Slot};
+use super::watch::Cause;
 use super::{Layer, Options};
 use crate::layer::{LayerId, Located};
 use crate::meter::Meter;
@@ -30,9 +31,20 @@ pub(super) struct Wish {
     pub(super) place: Place,
     /// Set once a reader waits for it; never taken back.
     pub(super) needed: AtomicBool,
+    /// Why it was begun.
+    pub(super) cause: Cause,
 }
 
 impl Wish {
+    pub(super) fn new(place: Place, cause: Cause) -> Arc<Self> {
+        Arc::new(Self { place, needed: AtomicBool::new(cause == Cause::Read), cause })
+    }
+
+    /// Whether its content is not needed yet: a list is longer than what memory holds of it, decompressed.
+    pub(super) fn may_stay_stored(&self) -> bool {
+        self.cause == Cause::Prefetch && !self.needed.load(Relaxed)
+    }
+
     fn class(&self) -> Class {
         if self.needed.load(Relaxed) { Class::Need } else { Class::Ahead }
     }

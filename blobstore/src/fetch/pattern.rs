@@ -115,7 +115,8 @@ impl Pattern {
         likely.into_iter()
     }
 
-    fn was_asked(&self, chunk: u32) -> bool {
+    /// Whether readers asked for a chunk.
+    pub(super) fn was_asked(&self, chunk: u32) -> bool {
         self.asked.get(chunk as usize / 64).is_some_and(|word| word >> (chunk % 64) & 1 == 1)
     }
 

@@ -4,10 +4,10 @@
 //! A request that takes longer than its like is made a second time, for what has not come yet (`pace.rs` says when); of each
 //! chunk the first copy that verifies counts, and who is second is broken off.
 
-use super::dispatch::{Ask, Dispatcher, Outcome, Permit, Share};
+use super::dispatch::{Ask, Dispatcher, Outcome, Permit, Share, Wish};
 use super::error::{Failure, FetchKind};
 use super::{Hedge, Layer};
-use crate::layer::{ChunkEntry, decode};
+use crate::layer::{ChunkEntry, check_stored, decode};
 use crate::store::Pieces;
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
@@ -24,7 +24,8 @@ const SOONEST: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub(super) struct Piece {
     pub(super) stored: Bytes,
-    pub(super) content: Arc<[u8]>,
+    /// `None` where nobody waited for it.
+    pub(super) content: Option<Arc<[u8]>>,
     pub(super) share: Option<Share>,
 }
 
@@ -33,6 +34,7 @@ pub(super) struct Piece {
 pub(super) struct Slot {
     entry: ChunkEntry,
     range: Range<u64>,
+    wish: Arc<Wish>,
     open: Mutex<Open>,
 }
 
@@ -49,7 +51,7 @@ impl Slot {
         let (entry, start) = (ask.located.entry, ask.located.file_offset);
         let range = start..start.saturating_add(u64::from(entry.stored_len));
         let open = Open { reply: Some(ask.reply), share: Some(share), failure: None };
-        Arc::new(Self { entry, range, open: Mutex::new(open) })
+        Arc::new(Self { entry, range, wish: ask.wish, open: Mutex::new(open) })
     }
 
     fn open(&self) -> std::sync::MutexGuard<'_, Open> {
@@ -70,13 +72,16 @@ impl Slot {
         if self.is_done() {
             return Ok(());
         }
-        let content = decode(&stored, &self.entry);
+        let content = match self.wish.may_stay_stored() {
+            true => check_stored(&stored, &self.entry).map(|()| None),
+            false => decode(&stored, &self.entry).map(|content| Some(content.into())),
+        };
         let mut open = self.open();
         match content {
             Ok(content) => {
                 let share = open.share.take();
                 if let Some(reply) = open.reply.take() {
-                    let _ = reply.send(Ok(Piece { stored, content: content.into(), share }));
+                    let _ = reply.send(Ok(Piece { stored, content, share }));
                 }
                 Ok(())
             }
