@@ -43,8 +43,10 @@ async fn setup(
     (Fetcher::new(store.clone(), cache, options, meter), Arc::new(layer), store)
 }
 
-fn whole(layer: &Arc<Layer>) -> Vec<(Arc<Layer>, u32)> {
-    (0..layer.index.chunk_count()).map(|chunk| (layer.clone(), chunk)).collect()
+/// All chunks, expected now, in order.
+fn whole(layer: &Layer) -> Vec<(Instant, u32)> {
+    let now = Instant::now();
+    (0..layer.index.chunk_count()).map(|chunk| (now + Duration::from_millis(chunk.into()), chunk)).collect()
 }
 
 async fn until(so: impl Fn() -> bool) {
@@ -58,7 +60,8 @@ async fn a_start_larger_than_what_is_kept_decoded_is_fetched_once_and_decoded_as
     let dir = tempfile::tempdir().unwrap();
     let options = Options { decoded: 16 * CHUNK, ..Options::default() };
     let (fetcher, layer, store) = setup(dir.path(), 64, options, false).await;
-    let start = fetcher.prefetch_start(whole(&layer));
+    let starts = fetcher.starts(Duration::from_secs(60));
+    starts.add(&layer, whole(&layer));
     until(|| fetcher.meter().prefetched_chunks().0 == 64 && fetcher.decoded_bytes() == 8 * CHUNK).await;
     let fetched = store.counts().bytes_read.load(Relaxed);
     for chunk in 0..64 {
@@ -70,26 +73,40 @@ async fn a_start_larger_than_what_is_kept_decoded_is_fetched_once_and_decoded_as
             (true, Source::Memory)
         );
     }
-    start.finished().await;
+    until(|| starts.left() == (0, 0)).await;
     assert_eq!(fetcher.meter().prefetched_chunks(), (64, 64));
     assert_eq!(store.counts().bytes_read.load(Relaxed), fetched, "nothing came twice");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_start_that_nobody_makes_takes_half_of_what_is_kept_decoded_and_ends_when_it_is_dropped() {
+async fn a_start_that_nobody_makes_takes_half_of_what_is_kept_decoded_and_can_be_given_up() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options { decoded: 16 * CHUNK, ..Options::default() };
     let (fetcher, layer, _) = setup(dir.path(), 64, options, true).await;
-    let start = fetcher.prefetch_start(whole(&layer));
+    let starts = fetcher.starts(Duration::from_secs(60));
+    starts.add(&layer, whole(&layer));
     until(|| fetcher.meter().prefetched_chunks().0 == 64 && fetcher.decoded_bytes() == 8 * CHUNK).await;
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert_eq!(fetcher.decoded_bytes(), 8 * CHUNK);
-    drop(start);
+    assert_eq!(starts.left(), (0, 56));
+    starts.remove(&layer.id);
+    assert_eq!(starts.left(), (0, 0));
     // Whoever reads something else gets it all the same, and what was for nobody goes in the end.
     for chunk in (0..64).rev() {
         fetcher.get(&layer, chunk).await.unwrap();
     }
     assert!(fetcher.decoded_bytes() <= 16 * CHUNK);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_read_in_time_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { decoded: 16 * CHUNK, ..Options::default() };
+    let (fetcher, layer, _) = setup(dir.path(), 64, options, true).await;
+    let starts = fetcher.starts(Duration::from_millis(1));
+    starts.add(&layer, whole(&layer));
+    until(|| starts.left() == (0, 0)).await;
+    assert!(fetcher.decoded_bytes() <= 8 * CHUNK);
 }
 
 #[tokio::test(flavor = "multi_thread")]

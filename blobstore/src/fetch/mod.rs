@@ -5,7 +5,7 @@
 //! much memory, neighbours in one request that is made twice when it is late (`request.rs`, `pace.rs`), attempts with pauses until a
 //! deadline (`retry.rs`), and then an error: never a wrong byte, never a wait without end unless that was asked for. Chunks
 //! that were fetched go to the cache off the reply path. [`Fetcher::noticed`] says what to fetch ahead of reads (`pattern.rs`,
-//! `ahead.rs`), [`Fetcher::prefetch`] and [`Fetcher::prefetch_start`] take lists (`list.rs`). Who wants to know what is read and
+//! `ahead.rs`), [`Fetcher::prefetch`] takes a list, [`Fetcher::starts`] many (`list.rs`). Who wants to know what is read and
 //! fetched ahead watches (`watch.rs`). [`Fetcher::open_head`] brings what a mount needs of a layer.
 //!
 //! Which bytes of a file a chunk holds, and what an error means to a reader, are left to others.
