@@ -6,7 +6,8 @@
 //!
 //! The rooms: `holder`, `connection` and `leftovers` (a daemon's life), `worker`, `node`, `service`, `status` (the process,
 //! its parts and its API), `head`, `layers`, `table` (a layer opened, attached, known), `device`, `reads` (what the kernel
-//! reads), `stack` (`lamina mount`), `mount` (system calls about mounts), `turns` (who waits for whom), `probe`, `sys` (all
+//! reads), `stack` (`lamina mount`), `mount` (system calls about mounts), `profile` (what starts read, and are
+//! expected to read), `turns` (who waits for whom), `probe`, `sys` (all
 //! unsafe code).
 //!
 //! This crate knows EROFS as something that is checked and mounted, and chunks as something that the fetcher has. It
@@ -24,6 +25,7 @@ mod metrics;
 mod mount;
 mod node;
 mod probe;
+mod profile;
 mod reads;
 mod service;
 mod stack;
@@ -37,6 +39,7 @@ pub use config::{Config, Face};
 pub use error::{Error, Kind};
 pub use holder::{Program, run};
 pub use mount::mounter::serve as serve_mounts;
+pub use profile::{Options as ProfileOptions, Record};
 pub use worker::work;
 
 /// The argument with which the program becomes the mounter: the command line must call [`serve_mounts`] then.

@@ -3,6 +3,7 @@
 //! It knows which chunks hold which bytes, and whom to ask for them; not what the bytes mean, nor who mounted what.
 
 use crate::metrics::Meters;
+use crate::profile::Profiles;
 use crate::table::Table;
 use crate::{Error, Kind, head};
 use blobstore::fetch::{Fetcher, Layer, OnOutage, OpenHead};
@@ -21,13 +22,31 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(crate) struct Reads {
     fetcher: Fetcher,
     table: Arc<Table>,
+    profiles: Arc<Profiles>,
     meters: Meters,
     on_outage: OnOutage,
 }
 
 impl Reads {
-    pub(crate) fn new(fetcher: Fetcher, table: Arc<Table>, meters: Meters, on_outage: OnOutage) -> Self {
-        Self { fetcher, table, meters, on_outage }
+    pub(crate) fn new(
+        fetcher: Fetcher,
+        table: Arc<Table>,
+        profiles: Arc<Profiles>,
+        meters: Meters,
+        on_outage: OnOutage,
+    ) -> Self {
+        Self { fetcher, table, profiles, meters, on_outage }
+    }
+
+    /// The kernel has closed a device: one of so many handles.
+    pub(crate) fn released(&self, node: u64) -> io::Result<()> {
+        let released = self.table.released(node);
+        if self.table.layer(node).is_none()
+            && let Some(device) = self.table.by_node(node)
+        {
+            self.profiles.gone(&device.entry.layer);
+        }
+        released
     }
 
     pub(crate) fn table(&self) -> &Table {

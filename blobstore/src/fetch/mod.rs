@@ -28,7 +28,7 @@ mod watch;
 
 pub use error::{FetchError, FetchKind};
 pub use head::OpenHead;
-pub use list::Prefetch;
+pub use list::{Prefetch, Starts};
 pub use watch::{Cause, Event, Watch};
 
 use crate::cache::{Cache, Chunks, Heads};
