@@ -127,8 +127,9 @@ pub(crate) struct Convert {
     /// Threads that compress [default: one per processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) jobs: Option<u16>,
-    /// Not built yet
-    #[arg(long, hide = true)]
+    /// Lay out together, and first, what starts read: a list of paths, one a line, such as `lamina inspect IMAGE --profile` gives
+    /// once the image has run. Of layers that are not converted yet; with --again, of all
+    #[arg(long, value_name = "FILE")]
     pub(crate) profile: Option<PathBuf>,
     /// Push the image to a registry: an index of the original, untouched and first, and of one with the converted layers,
     /// which containerd 2.3 and later runs without lamina
@@ -167,6 +168,9 @@ pub(crate) struct Inspect {
     /// List every chunk of each layer
     #[arg(long)]
     pub(crate) chunks: bool,
+    /// List the files that starts on the nodes read, in their order, and nothing else: a list for convert --profile
+    #[arg(long, conflicts_with_all = ["tree", "chunks"])]
+    pub(crate) profile: bool,
 }
 
 /// `lamina export`

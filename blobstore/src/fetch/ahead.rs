@@ -54,12 +54,13 @@ impl Fetcher {
         // A chunk at least, where there is any readahead: else a run would stop for what others have not read.
         let most = options.readahead.min(self.inner.room_ahead().max(u64::from(first.entry.data_len)));
         let advice = pattern.read(bytes, most);
+        let guess = options.neighbours && !pattern.is_foreseen();
         drop(pattern);
         for chunk in chunks_of(layer, advice.drop) {
             self.inner.dispatcher.cancel(Place { layer: layer.id, chunk });
         }
         let mut ahead: Vec<u32> = chunks_of(layer, advice.fetch).filter(|chunk| *chunk > last).collect();
-        if options.neighbours && self.inner.dispatcher.pace.far() {
+        if guess && self.inner.dispatcher.pace.far() {
             ahead.extend(asked);
         }
         ahead

@@ -80,8 +80,12 @@ pub struct Starts {
 impl Starts {
     /// Adds chunks of a layer that is mounted now, and when each is expected to be read.
     pub fn add(&self, layer: &Arc<Layer>, chunks: impl IntoIterator<Item = (Instant, u32)>) {
+        let mut pattern = layer.pattern.lock().unwrap_or_else(PoisonError::into_inner);
         let mut lists = self.shared.lock();
-        lists.fetch.extend(chunks.into_iter().map(|(at, chunk)| ((at, layer.id, chunk), layer.clone())));
+        for (at, chunk) in chunks.into_iter().filter(|(_, chunk)| *chunk < layer.index.chunk_count()) {
+            pattern.foresee(chunk);
+            lists.fetch.insert((at, layer.id, chunk), layer.clone());
+        }
         drop(lists);
         self.shared.added.notify_one();
     }

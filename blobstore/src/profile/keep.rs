@@ -14,6 +14,7 @@ use super::format::MAX_LEN;
 use super::{Profile, Run};
 use crate::layer::{Index, LayerId};
 use crate::store::{Store, StoreError};
+use bytes::Bytes;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -120,7 +121,7 @@ impl Keep {
 
     async fn publish(&self, layer: &LayerId, bytes: Vec<u8>) {
         let published = async {
-            let names = self.names(layer).await?;
+            let names = names(&*self.store, layer).await?;
             if names.len() >= WRITERS && !names.contains(&self.name) {
                 return Ok(());
             }
@@ -133,17 +134,9 @@ impl Keep {
         }
     }
 
-    /// Nodes whose profiles of a layer the store has, in order.
-    async fn names(&self, layer: &LayerId) -> Result<Vec<String>, StoreError> {
-        let prefix = key(layer, "");
-        let keys = self.store.list(&prefix).await?;
-        let names = keys.iter().filter_map(|key| key.strip_prefix(&prefix)).filter(|name| is_name(name));
-        Ok(names.map(str::to_owned).collect())
-    }
-
     /// Copies this node's profile, where it is not here, and some of the others'.
     async fn take_copies(&self, index: &Arc<Index>, dir: &Path) -> Result<(), StoreError> {
-        let names = match self.names(&index.id()).await {
+        let names = match names(&*self.store, &index.id()).await {
             Err(StoreError::Unsupported { .. }) => return Ok(()),
             other => other?,
         };
@@ -177,16 +170,42 @@ fn key(layer: &LayerId, name: &str) -> String {
     format!("node/profiles/{layer}/{name}")
 }
 
-/// Copies a profile of the store that is one. Its length is asked for first: the largest is some hundred KiB.
+/// The profiles of a layer that the store has, at most as many as nodes write. What is wrong is left out.
+pub async fn published(store: &Arc<dyn Store>, index: &Index) -> Result<Vec<Profile>, StoreError> {
+    let mut profiles = Vec::new();
+    for name in names(&**store, &index.id()).await?.iter().take(WRITERS) {
+        match fetch(&**store, index, name).await {
+            Ok((_, profile)) => profiles.push(profile),
+            Err(error) => tracing::warn!(layer = %index.id(), error, "a profile is not used"),
+        }
+    }
+    Ok(profiles)
+}
+
+/// Nodes whose profiles of a layer the store has, in order.
+async fn names(store: &dyn Store, layer: &LayerId) -> Result<Vec<String>, StoreError> {
+    let prefix = key(layer, "");
+    let keys = store.list(&prefix).await?;
+    let names = keys.iter().filter_map(|key| key.strip_prefix(&prefix)).filter(|name| is_name(name));
+    Ok(names.map(str::to_owned).collect())
+}
+
+/// Copies a profile of the store that is one.
 async fn copy(store: &dyn Store, index: &Arc<Index>, dir: &Path, name: &str) -> Result<(), String> {
+    let (bytes, _) = fetch(store, index, name).await?;
+    write(&dir.join(name), &bytes).map_err(|e| format!("{}: {e}", dir.display()))
+}
+
+/// A profile of the store and its bytes. Its length is asked for first: the largest is some hundred KiB.
+async fn fetch(store: &dyn Store, index: &Index, name: &str) -> Result<(Bytes, Profile), String> {
     let key = key(&index.id(), name);
     let size = store.stat(&key).await.map_err(|e| e.to_string())?.size;
     if size > MAX_LEN as u64 {
         return Err(format!("{key}: {size} bytes"));
     }
     let bytes = store.get_range(&key, 0..size).await.map_err(|e| e.to_string())?;
-    Profile::decode(&bytes, index).map_err(|e| format!("{key}: {e}"))?;
-    write(&dir.join(name), &bytes).map_err(|e| format!("{}: {e}", dir.display()))
+    let profile = Profile::decode(&bytes, index).map_err(|e| format!("{key}: {e}"))?;
+    Ok((bytes, profile))
 }
 
 /// The profiles in a layer's directory, the one called `first` at the beginning.

@@ -18,7 +18,7 @@ mod plan;
 mod tests;
 
 pub use format::Malformed;
-pub use keep::{Keep, Share, node_name};
+pub use keep::{Keep, Share, node_name, published};
 pub use plan::{Step, plan};
 
 use crate::layer::{Index, LayerId, Located};

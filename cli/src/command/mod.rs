@@ -5,6 +5,7 @@ mod export;
 mod inspect;
 mod mount;
 mod pull;
+mod started_files;
 mod status;
 mod store;
 mod verify;
