@@ -196,3 +196,36 @@ fn a_node_that_keeps_its_profiles_to_itself_writes_nothing_and_uses_them() {
     unmount(&node, &target);
     assert!(node.stop_daemon());
 }
+
+#[test]
+fn a_layer_can_be_laid_out_by_what_its_starts_read() {
+    let Some((mut node, layer)) = node("a layer for its starts", QUIET) else { return };
+    record(&mut node, &layer);
+    let listed = node.run(&["inspect", "base/one:1", "--profile"]);
+    let read_first: Vec<String> = START.iter().map(|n| format!("{n:02}")).collect();
+    let files: Vec<&str> = listed.lines().collect();
+    assert!(read_first.iter().all(|file| files.contains(&file.as_str())), "{listed}");
+    assert_eq!(files.len(), START.len(), "{listed}");
+    let list = node.path("list");
+    // In an order of its own, with a comment and a file that is not there.
+    write(&list, "# for us\n/17\nnot/there\n02\n");
+    let source = format!("dir:{}", node.path("source").display());
+    let arguments = ["--tag", "base/first:1", "--profile", list.to_str().unwrap()];
+    let convert = || {
+        let report = node.json(&[&["convert", &source][..], &arguments].concat());
+        report["images"][0]["layers"][0]["layer"].as_str().unwrap().to_owned()
+    };
+    let first = convert();
+    assert_eq!(convert(), first, "the same list, the same layer");
+    assert_ne!(first, layer);
+    node.run(&["verify", &source, "--tag", "base/first:1"]);
+    let image = node.path("image");
+    let file = layer_file(&node.path("store"), &first);
+    assert!(std::process::Command::new("zstd").args(["-qdf", "-o"]).args([&image, &file]).status().unwrap().success());
+    let index = Index::of_file(&File::open(&file).unwrap()).unwrap();
+    let bytes = fs::read(image).unwrap();
+    let at = index.metadata_len() as usize;
+    assert!(bytes[at..at + FILE] == noise(17, FILE) && bytes[at + FILE..at + 2 * FILE] == noise(2, FILE));
+    let error = node.fail(2, &["convert", &source, "--tag", "base/first:1", "--profile", "/not/there"]);
+    assert!(error.contains("--profile /not/there"), "{error}");
+}
