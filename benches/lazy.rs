@@ -150,6 +150,18 @@ impl Lamina {
         self.node.reconfigure("node = \"recorder\"", "node = \"reader\"");
     }
 
+    /// Converts the layout anew with what its recorded start read first, and records a start of that.
+    pub fn lay_out(&mut self, layout: &Path, run: impl Fn(&Path)) {
+        let list = self.node.path("list");
+        fs::write(&list, self.node.run(&["inspect", IMAGE, "--profile"])).unwrap();
+        let source = format!("oci:{}", layout.display());
+        self.node.run(&["convert", &source, "--name", IMAGE, "--again", "--profile", list.to_str().unwrap()]);
+        fs::remove_dir_all(self.node.path("store/node")).unwrap();
+        self.node.reconfigure("node = \"reader\"", "node = \"recorder\"");
+        self.node.reconfigure("record = \"off\"\nquiet = \"1s\"\nnode = \"recorder\"\n", NO_PROFILE);
+        self.record(run);
+    }
+
     /// Gives the store's profiles, each with the index of its layer, for something else in their place.
     pub fn change_profiles(&mut self, change: impl Fn(&Index, Profile) -> Profile) {
         for layer in fs::read_dir(self.node.path("store/node/profiles")).unwrap() {

@@ -1,5 +1,5 @@
 //! Cold starts of programs from a store some milliseconds away, by the profile that another node recorded: against none,
-//! against one that is wrong in every chunk, and against the same tree on ext4.
+//! against one that is wrong in every chunk, with layers that were laid out by a profile, and against the same tree on ext4.
 //!
 //! Nothing is local but the programs of Lamina: each run has a new cache and a new daemon. The program begins the moment its
 //! image is mounted. In the test pass a busybox image takes the place of the others, and each contender runs once.
@@ -44,8 +44,11 @@ fn main() {
             with.record(run);
             misled.record(run);
             misled.change_profiles(wrong);
+            let mut laid_out = lamina("a profile, laid out by it");
+            laid_out.record(run);
+            laid_out.lay_out(&layout, run);
             let mut contenders: Vec<Box<dyn Contender>> =
-                vec![Box::new(local), Box::new(without), Box::new(with), Box::new(misled)];
+                vec![Box::new(local), Box::new(without), Box::new(with), Box::new(laid_out), Box::new(misled)];
             let rounds = if tiny() { 1 } else { ROUNDS };
             compare(&mut report, &format!("{task}, {latency}"), &mut contenders, rounds, run);
             std::fs::remove_dir_all(tree).unwrap();
