@@ -16,8 +16,9 @@ use crate::layer::Located;
 use crate::meter::Source;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
 
 /// How long a waiter waits past its deadline for the fetch's own error, which knows more, and comes at the same deadline.
 const GRACE: Duration = Duration::from_millis(250);

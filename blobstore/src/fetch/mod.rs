@@ -7,6 +7,8 @@
 //! that were fetched go to the cache off the reply path. [`Fetcher::noticed`] says what to fetch ahead of reads (`pattern.rs`,
 //! `ahead.rs`), [`Fetcher::prefetch`] takes a list. [`Fetcher::open_head`] brings what a mount needs of a layer.
 //!
+//! All time here is tokio's, so that tests can hold it.
+//!
 //! Which bytes of a file a chunk holds, and what an error means to a reader, are left to others.
 
 mod ahead;
