@@ -6,20 +6,16 @@
 
 mod support;
 
-use blobstore::cache::{Cache, Options as CacheOptions, Reserve};
 use blobstore::fetch::{FetchKind, Fetcher, Layer, Options};
 use blobstore::layer::Index;
-use blobstore::meter::{Meter, Source};
-use blobstore::refs::{StackEntry, layer_key};
-use blobstore::store::{Action, Fault, Store, open};
+use blobstore::meter::Source;
+use blobstore::refs::StackEntry;
+use blobstore::store::{Action, Fault, Store};
 use std::io::ErrorKind;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use support::Input;
+use support::node::{self, CHUNK};
 use tempfile::TempDir;
-
-const CHUNK: usize = 16 << 10;
 
 /// A store with one layer, and a node.
 struct Setup {
@@ -29,36 +25,21 @@ struct Setup {
     contents: Vec<Vec<u8>>,
 }
 
-fn content(seed: u32) -> Vec<u8> {
-    let mut half = vec![0; CHUNK / 2];
-    blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut half);
-    half.resize(CHUNK, seed as u8);
-    half
-}
-
 impl Setup {
     async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let contents: Vec<_> = (0..8).map(content).collect();
-        let (layer, entry) = Self::add(dir.path(), &contents, &[5; 8192]).await;
+        let contents: Vec<_> = (0..8).map(node::content).collect();
+        let (layer, entry) = node::add(dir.path(), &contents, &[5; 8192]).await;
         Self { dir, layer, entry, contents }
     }
 
-    async fn add(dir: &Path, contents: &[Vec<u8>], metadata: &[u8]) -> (Layer, StackEntry) {
-        let input = Input { metadata: metadata.to_vec(), chunks: contents.to_vec(), ..Input::new(1, &[]) };
-        let (summary, bytes) = input.write(2);
-        Self::store_at(dir).create(&layer_key(&summary.id), bytes.clone().into()).await.unwrap();
-        let layer = Layer::new(Arc::new(Index::parse(bytes.into()).unwrap()));
-        let entry = StackEntry { head: summary.head_len, size: summary.file_len, ..StackEntry::bare(summary.id) };
-        (layer, entry)
-    }
-
-    fn store_at(dir: &Path) -> Arc<dyn Store> {
-        open(&format!("file://{}", dir.join("store").display())).unwrap()
+    /// Another layer, with two chunks of the first.
+    async fn other(&self) -> Layer {
+        node::add(self.dir.path(), &self.contents[2..4], &[6; 4096]).await.0
     }
 
     fn store(&self) -> Arc<dyn Store> {
-        Self::store_at(self.dir.path())
+        node::store(self.dir.path())
     }
 
     fn script(&self, actions: impl IntoIterator<Item = Action>) -> Arc<Fault> {
@@ -66,17 +47,11 @@ impl Setup {
     }
 
     fn fetcher(&self, store: Arc<dyn Store>, options: Options) -> Fetcher {
-        let meter = Meter::new(store.url());
-        let cache = CacheOptions { reserve: Reserve::Bytes(0), ..CacheOptions::new(1 << 20) };
-        let cache = Cache::open(&self.dir.path().join("cache"), &cache, &meter).unwrap();
-        Fetcher::new(store, cache, options, meter)
+        node::fetcher(self.dir.path(), store, options)
     }
 
     fn no_chunk_cache(&self, store: Arc<dyn Store>, options: Options) -> Fetcher {
-        let meter = Meter::new(store.url());
-        let mut cache = Cache::open(&self.dir.path().join("cache"), &CacheOptions::new(1 << 20), &meter).unwrap();
-        cache.chunks = None;
-        Fetcher::new(store, cache, options, meter)
+        node::uncached(self.dir.path(), store, options)
     }
 }
 
@@ -318,7 +293,7 @@ async fn flipped_bits_on_disk_are_found_and_fetched_again() {
 #[tokio::test(start_paused = true)]
 async fn equal_chunks_of_two_layers_are_fetched_once() {
     let setup = Setup::new().await;
-    let (other, _) = Setup::add(setup.dir.path(), &setup.contents[2..4], &[6; 4096]).await;
+    let other = setup.other().await;
     let store = setup.script([]);
     let fetcher = setup.fetcher(store.clone(), quick());
     fetcher.get(&setup.layer, 2).await.unwrap();
@@ -329,7 +304,7 @@ async fn equal_chunks_of_two_layers_are_fetched_once() {
 #[tokio::test(start_paused = true)]
 async fn a_reader_does_not_fail_with_another_layers_fetch() {
     let setup = Setup::new().await;
-    let (other, _) = Setup::add(setup.dir.path(), &setup.contents[2..4], &[6; 4096]).await;
+    let other = setup.other().await;
     let gone = setup.layer.key.clone();
     let store = Arc::new(Fault::new(setup.store(), move |request| match request.key == gone {
         true => Action::NotFound,

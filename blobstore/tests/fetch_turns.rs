@@ -6,22 +6,15 @@
 
 mod support;
 
-use blobstore::cache::{Cache, Options as CacheOptions, Reserve};
 use blobstore::fetch::{FetchKind, Fetcher, Hedge, Layer, OnOutage, Options};
-use blobstore::layer::Index;
-use blobstore::meter::Meter;
-use blobstore::refs::layer_key;
-use blobstore::store::{Action, Fault, FileStore, Request, Store};
+use blobstore::store::{Action, Fault, Request, Store};
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
-use support::Input;
+use support::node::{self, CHUNK, MS};
 use support::trickle::Trickle;
 use tempfile::TempDir;
-
-const CHUNK: usize = 16 << 10;
-const MS: Duration = Duration::from_millis(1);
+use tokio::time::Instant;
 
 /// A store with two layers, whose requests are written down.
 struct Setup {
@@ -31,31 +24,20 @@ struct Setup {
     asked: Arc<Mutex<Vec<Request>>>,
 }
 
-/// Half of it noise, so that it is stored as about 8 KiB.
-fn content(seed: u32) -> Vec<u8> {
-    let mut half = vec![0; CHUNK / 2];
-    blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut half);
-    half.resize(CHUNK, seed as u8);
-    half
-}
-
 impl Setup {
     async fn new(chunks: u32) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let store = FileStore::new(dir.path().join("store"));
-        let contents = [0, 100_000].map(|base| (0..chunks).map(|n| content(base + n)).collect::<Vec<_>>());
+        let contents = [0, 100_000].map(|base| (0..chunks).map(|n| node::content(base + n)).collect::<Vec<_>>());
         let mut layers = Vec::new();
         for chunks in &contents {
-            let (summary, bytes) = Input { chunks: chunks.clone(), ..Input::new(1, &[]) }.write(2);
-            store.create(&layer_key(&summary.id), bytes.clone().into()).await.unwrap();
-            layers.push(Layer::new(Arc::new(Index::parse(bytes.into()).unwrap())));
+            layers.push(node::add(dir.path(), chunks, &[1; 4096]).await.0);
         }
         Self { dir, layers: layers.try_into().unwrap(), contents, asked: Arc::default() }
     }
 
     fn fault(&self, action: impl Fn(&Request) -> Action + Send + Sync + 'static) -> Arc<Fault> {
-        let (store, asked) = (Arc::new(FileStore::new(self.dir.path().join("store"))), self.asked.clone());
-        Arc::new(Fault::new(store, move |request| {
+        let asked = self.asked.clone();
+        Arc::new(Fault::new(node::store(self.dir.path()), move |request| {
             asked.lock().unwrap().push(request.clone());
             action(request)
         }))
@@ -67,11 +49,7 @@ impl Setup {
     }
 
     fn fetcher_from(&self, store: Arc<dyn Store>, options: Options) -> Fetcher {
-        let meter = Meter::new(store.url());
-        let cache = CacheOptions { reserve: Reserve::Bytes(0), ..CacheOptions::new(1 << 20) };
-        let mut cache = Cache::open(&self.dir.path().join("cache"), &cache, &meter).unwrap();
-        cache.chunks = None;
-        Fetcher::new(store, cache, options, meter)
+        node::uncached(self.dir.path(), store, options)
     }
 
     /// Layer and chunks of each request so far.
@@ -355,8 +333,55 @@ async fn of_two_requests_for_the_same_each_that_fails_is_counted() {
         for chunk in 0..41 {
             setup.read(&fetcher, 0, chunk).await.unwrap();
         }
+        // A request is over a moment after its chunks were handed out.
+        tokio::time::sleep(MS).await;
         assert_eq!((fetcher.meter().fetch_errors(), fetcher.meter().hedges()), (errors, (1, won)));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_request_is_made_a_second_time_in_the_memory_that_a_need_waits_for() {
+    let setup = Setup::new(60).await;
+    // Room for two chunks of some 8 KiB and their 16 KiB, and a request for one more.
+    let options = Options { hedge: Hedge::P95, decoded: 0, memory: 60_000, ..quick() };
+    let fetcher = setup.fetcher(options, |request| match request.number {
+        ..40 => Action::Stall(MS),
+        40 => Action::Stall(200 * MS),
+        _ => Action::Stall(50 * MS),
+    });
+    for chunk in 0..40 {
+        setup.read(&fetcher, 0, chunk).await.unwrap();
+    }
+    fetcher.fetch_ahead(&setup.layers[0], &[50]);
+    setup.wait_for(41).await;
+    let readers = [0, 2].map(|chunk| setup.read(&fetcher, 1, chunk));
+    for reader in readers {
+        reader.await.unwrap();
+    }
+    // The last of them is alone with what is fetched ahead: only it may be asked for twice.
+    let asked: Vec<_> = setup.requests()[40..].iter().map(|(layer, chunks)| (*layer, chunks[0])).collect();
+    assert_eq!(asked, [(0, 50), (1, 0), (1, 2), (1, 2)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_goes_along_with_a_need_leaves_the_next_reader_its_room() {
+    let setup = Setup::new(40).await;
+    let decoded = 40 * CHUNK as u64;
+    // For what is in flight, ten chunks with what they decode to.
+    let options = Options { decoded, memory: decoded + 250_000, ..quick() };
+    let fetcher = setup.fetcher(options, |_| Action::Stall(100 * MS));
+    let ahead: Vec<u32> = (1..20).collect();
+    let first = fetcher.get_all(&setup.layers[0], &[0], &ahead);
+    let second = async {
+        setup.wait_for(1).await;
+        setup.read(&fetcher, 1, 0).await.unwrap();
+    };
+    let ends = tokio::join!(async { first.await.map(|_| Instant::now()).unwrap() }, async {
+        second.await;
+        Instant::now()
+    });
+    assert!(ends.1 < ends.0 + 50 * MS, "it did not wait for what went before it");
+    assert_eq!(setup.requests()[..2], [(0, (0..8).collect()), (1, vec![0])]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -373,16 +398,24 @@ async fn what_is_fetched_ahead_and_never_has_its_turn_is_no_failure() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_becomes_slow_is_not_asked_much_more_for_it() {
-    let setup = Setup::new(600).await;
-    let fetcher = setup.fetcher(Options { hedge: Hedge::P95, decoded: 0, ..quick() }, |request| match request.number {
-        ..100 => Action::Pass,
-        _ => Action::Stall(15 * MS),
-    });
-    for chunk in 0..200 {
-        setup.read(&fetcher, 0, chunk).await.unwrap();
+    // At once, and then it is no slower than its like; or more with each request, so that every one of them is late.
+    for (growing, least, most) in [(false, 4, 7), (true, 8, 9)] {
+        let setup = Setup::new(200).await;
+        let fetcher = setup.fetcher(Options { hedge: Hedge::P95, decoded: 0, ..quick() }, move |request| {
+            match u32::try_from(request.number).unwrap() {
+                ..100 => Action::Pass,
+                n if growing => Action::Stall(n * MS),
+                _ => Action::Stall(15 * MS),
+            }
+        });
+        for chunk in 0..200 {
+            setup.read(&fetcher, 0, chunk).await.unwrap();
+        }
+        // Four were saved up, and a hundred requests earn five.
+        let (made, _) = fetcher.meter().hedges();
+        assert!((least..=most).contains(&made), "{made} of 100");
+        assert_eq!(setup.requests().len() as u64, 200 + made);
     }
-    let (made, _) = fetcher.meter().hedges();
-    assert!(made <= 10 + 1, "{made} of 200");
 }
 
 #[tokio::test(start_paused = true)]

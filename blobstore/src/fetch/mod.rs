@@ -81,8 +81,10 @@ pub struct Options {
     pub pause: Duration,
     /// Bytes of decoded chunks kept in memory.
     pub decoded: u64,
-    /// Bytes of all chunks in memory: those kept, those in flight and those just handed over. A request waits until there is
-    /// room for what it brings, stored and decoded.
+    /// Bytes of the chunks kept (`decoded`), and of those that requests bring, stored and decoded, until they are handed
+    /// over. A request waits until there is room for what it brings. A quarter is for requests in any case: where
+    /// `decoded` has more than the rest, both together take more than this. A single chunk for which there is never
+    /// room is fetched alone. Not counted is what the chunk cache is still to write, which has its own bound.
     pub memory: u64,
     /// Bytes of a layer's file that one request asks for, where so many neighbours are wanted.
     pub coalesce: u64,

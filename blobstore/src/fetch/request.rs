@@ -4,8 +4,9 @@
 //! A request that takes longer than its like is made a second time, for what has not come yet (`pace.rs` says when); of each
 //! chunk the first copy that verifies counts, and who is second is broken off.
 
-use super::dispatch::{Ask, Dispatcher, Outcome, Permit, Share};
+use super::dispatch::{Ask, Dispatcher, Outcome, Permit, Share, Wish};
 use super::error::{Failure, FetchKind};
+use super::queue::Class;
 use super::{Hedge, Layer};
 use crate::layer::{ChunkEntry, decode};
 use crate::store::Pieces;
@@ -31,6 +32,7 @@ pub(super) struct Piece {
 /// A chunk of a request.
 #[derive(Debug)]
 pub(super) struct Slot {
+    wish: Arc<Wish>,
     entry: ChunkEntry,
     range: Range<u64>,
     open: Mutex<Open>,
@@ -49,7 +51,7 @@ impl Slot {
         let (entry, start) = (ask.located.entry, ask.located.file_offset);
         let range = start..start.saturating_add(u64::from(entry.stored_len));
         let open = Open { reply: Some(ask.reply), share: Some(share), failure: None };
-        Arc::new(Self { entry, range, open: Mutex::new(open) })
+        Arc::new(Self { wish: ask.wish, entry, range, open: Mutex::new(open) })
     }
 
     fn open(&self) -> std::sync::MutexGuard<'_, Open> {
@@ -147,7 +149,9 @@ async fn made(
 async fn second(dispatcher: &Arc<Dispatcher>, layer: &Layer, slots: &[Arc<Slot>]) -> bool {
     let from = slots.iter().position(|slot| !slot.is_done());
     let Some(left) = from.and_then(|from| slots.get(from..)) else { return false };
-    let Some(_room) = dispatcher.spare(length(left)) else { return false };
+    let needed = left.iter().any(|slot| !slot.is_done() && slot.wish.class() == Class::Need);
+    let class = if needed { Class::Need } else { Class::Ahead };
+    let Some(_room) = dispatcher.spare(class, length(left)) else { return false };
     dispatcher.meter.hedged();
     let brought = poured(dispatcher, &layer.key, left).await.is_ok();
     if brought {
