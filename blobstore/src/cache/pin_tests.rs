@@ -6,11 +6,11 @@ use super::{Chunks, Options};
 use crate::meter::Meter;
 use std::sync::Arc;
 
-/// A disk with a cache in which chunks 1 to 3 are pinned.
+/// A disk with a cache in which chunks 1 to 3 are pinned, with others between them: their segments may be dropped.
 fn pinned() -> (SimDisk, Chunks) {
     let disk = SimDisk::new(1 << 20);
     let chunks = open(&disk);
-    (1..4).for_each(|n| put(&chunks, n));
+    [1, 20, 21, 22, 2, 23, 24, 25, 3, 26, 27, 28].iter().for_each(|n| put(&chunks, *n));
     assert_eq!(chunks.pin(&layer(1), listed(&[1, 2, 3])).unwrap().len(), 0);
     (disk, chunks)
 }
@@ -22,18 +22,17 @@ fn all_there(chunks: &Chunks) -> bool {
 fn puts(chunks: &Chunks, numbers: std::ops::Range<u64>) {
     let last = numbers.end - 1;
     numbers.for_each(|n| put(chunks, n));
-    assert!(there(chunks, last), "caching goes on");
+    assert!(chunks.contains(&chunk(last).0), "caching goes on");
 }
 
 #[test]
 fn pins_outlive_reads_that_fail_while_segments_are_dropped() {
     let (disk, chunks) = pinned();
-    disk.fail_reads_of(Some("0000000000000001.seg"));
+    disk.fail_reads_of(Some(".seg"));
     puts(&chunks, 100..300);
     // A reader meets it too, and what is pinned is brought again.
     assert!((1..4).all(|n| !read(&chunks, n)));
     put(&chunks, 1);
-    assert!(there(&chunks, 1) && !there(&chunks, 2));
     disk.fail_reads_of(None);
     puts(&chunks, 300..500);
     assert!(all_there(&chunks) && disk.peak() <= SIZE);
