@@ -15,7 +15,6 @@ use super::write::{Job, Writer};
 use super::{Lock, Options, Result, io_error};
 use crate::meter::Meter;
 use bytes::Bytes;
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -120,10 +119,10 @@ impl Chunks {
         sent
     }
 
-    /// Forgets a chunk whose bytes are not right: the next one put here takes its place.
+    /// Forgets a chunk whose bytes are not right: the next one put here takes its place. Reads it again: a right one may have
+    /// taken its place already, and stays.
     pub fn forget(&self, hash: &Hash) {
-        let name = self.shared.domain.name(hash);
-        self.shared.map_mut().forget(&name);
+        self.shared.forget(&self.shared.domain.name(hash));
     }
 
     /// Drops the oldest segment in which nothing is pinned, for somebody who needs the space more; `false` when there is
@@ -152,7 +151,7 @@ impl Chunks {
             limit: self.shared.options.size,
             chunks: map.chunks() as u64,
             segments: map.segments.len() as u64,
-            pinned_bytes: map.pinned_bytes(&BTreeMap::new()),
+            pinned_bytes: map.pinned().bytes(),
             evicted_bytes: self.shared.evicted.load(Relaxed),
             carried_bytes: self.shared.carried.load(Relaxed),
             refused: self.shared.refused.load(Relaxed),

@@ -49,6 +49,11 @@ struct State {
     /// Reads so far.
     reads: u64,
     fail_writes: bool,
+    /// Reads of the files whose names end so fail.
+    unreadable: Option<String>,
+    fail_footers: bool,
+    /// Most bytes that all segments have had together.
+    peak: u64,
     capacity: u64,
 }
 
@@ -85,6 +90,21 @@ impl SimDisk {
 
     pub(super) fn fail(&self, reads: bool, writes: bool) {
         (self.state().fail_reads, self.state().fail_writes) = (reads, writes);
+    }
+
+    /// Lets reads of the files fail whose names end so.
+    pub(super) fn fail_reads_of(&self, end: Option<&str>) {
+        self.state().unreadable = end.map(str::to_owned);
+    }
+
+    /// Lets the writing and the cutting off of footers fail.
+    pub(super) fn fail_footers(&self, fail: bool) {
+        self.state().fail_footers = fail;
+    }
+
+    /// Most bytes that all segments have had together.
+    pub(super) fn peak(&self) -> u64 {
+        self.state().peak
     }
 
     /// Lets reads wait until they are let go.
@@ -193,6 +213,11 @@ impl State {
         self.names.values().map(|inode| self.inodes[*inode].now.len() as u64).sum()
     }
 
+    fn of_segments(&self) -> u64 {
+        let segments = self.names.iter().filter(|(name, _)| !name.ends_with(".pin"));
+        segments.map(|(_, inode)| self.inodes[*inode].now.len() as u64).sum()
+    }
+
     /// Counts a change; an error where there is no power for it.
     fn change(&mut self) -> io::Result<()> {
         if self.fail_writes {
@@ -293,7 +318,8 @@ impl DiskFile for SimFile {
         let mut state = self.0.state();
         state.reads += 1;
         let state = self.0.0.1.wait_while(state, |state| state.hold_reads).unwrap();
-        if state.fail_reads {
+        let unreadable = |name: &String| state.unreadable.as_ref().is_some_and(|end| name.ends_with(end));
+        if state.fail_reads || state.names.iter().any(|(name, inode)| *inode == self.1 && unreadable(name)) {
             return Err(io::Error::from_raw_os_error(5));
         }
         let end = offset as usize + bytes.len();
@@ -305,15 +331,22 @@ impl DiskFile for SimFile {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let mut state = self.0.state();
         state.has_room(bytes.len() as u64)?;
+        if state.fail_footers && bytes.ends_with(b"LAMINACF") {
+            return Err(io::Error::from_raw_os_error(5));
+        }
         state.change()?;
         let inode = &mut state.inodes[self.1];
         apply(&mut inode.now, offset, bytes);
         inode.unsynced.push(Change::Write(offset, bytes.to_vec()));
+        state.peak = state.peak.max(state.of_segments());
         Ok(())
     }
 
     fn set_len(&self, length: u64) -> io::Result<()> {
         let mut state = self.0.state();
+        if state.fail_footers {
+            return Err(io::Error::from_raw_os_error(5));
+        }
         state.change()?;
         let inode = &mut state.inodes[self.1];
         inode.now.resize(length as usize, 0);

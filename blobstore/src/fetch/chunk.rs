@@ -17,8 +17,9 @@ use crate::layer::Located;
 use crate::meter::Source;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
 
 /// How long a waiter waits past its deadline for the fetch's own error, which knows more, and comes at the same deadline.
 const GRACE: Duration = Duration::from_millis(250);
@@ -150,7 +151,13 @@ impl Fetcher {
             let (fetched, share) = fetcher.bring(&layer, located, task, &wish, answer).await;
             if wish.cause != Cause::Read {
                 let bytes = located.data_start..located.data_start + u64::from(located.entry.data_len);
-                fetcher.tell(&layer, bytes, wish.cause, fetched.as_ref().ok().map(|(_, source)| *source), at);
+                fetcher.tell(
+                    &layer,
+                    bytes,
+                    wish.cause,
+                    fetched.as_ref().ok().map(|(_, source)| *source),
+                    at.into_std(),
+                );
             }
             landing.land(fetched);
             drop((share, ahead));

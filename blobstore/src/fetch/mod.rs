@@ -8,6 +8,8 @@
 //! `ahead.rs`), [`Fetcher::prefetch`] takes a list, [`Fetcher::starts`] many (`list.rs`). Who wants to know what is read and
 //! fetched ahead watches (`watch.rs`). [`Fetcher::open_head`] brings what a mount needs of a layer.
 //!
+//! All time here is tokio's, so that tests can hold it.
+//!
 //! Which bytes of a file a chunk holds, and what an error means to a reader, are left to others.
 
 mod ahead;
@@ -87,8 +89,10 @@ pub struct Options {
     pub pause: Duration,
     /// Bytes of decoded chunks kept in memory.
     pub decoded: u64,
-    /// Bytes of all chunks in memory: those kept, those in flight and those just handed over. A request waits until there is
-    /// room for what it brings, stored and decoded.
+    /// Bytes of the chunks kept (`decoded`), and of those that requests bring, stored and decoded, until they are handed
+    /// over. A request waits until there is room for what it brings. A quarter is for requests in any case: where
+    /// `decoded` has more than the rest, both together take more than this. A single chunk for which there is never
+    /// room is fetched alone. Not counted is what the chunk cache is still to write, which has its own bound.
     pub memory: u64,
     /// Bytes of a layer's file that one request asks for, where so many neighbours are wanted.
     pub coalesce: u64,
@@ -104,10 +108,10 @@ pub struct Options {
 impl Options {
     /// Memory for what is in flight. A quarter at least, however much is kept.
     fn in_flight(&self) -> u64 {
-        self.memory.saturating_sub(self.decoded + self.stored()).max(self.memory / 4)
+        self.memory.saturating_sub(self.decoded).max(self.memory / 4)
     }
 
-    /// Memory for what came for a list and is not read yet.
+    /// Memory for what came for a list and is not read yet: taken from what is in flight, when it is used.
     fn stored(&self) -> u64 {
         self.memory / 8
     }
@@ -191,13 +195,14 @@ struct Inner {
 impl Fetcher {
     /// A fetcher from `store`. A cache without chunks works: every miss in memory goes to the store.
     pub fn new(store: Arc<dyn Store>, cache: Cache, options: Options, meter: Meter) -> Self {
+        let kept = Arc::default();
         let inner = Inner {
-            dispatcher: Dispatcher::new(store.clone(), meter.clone(), options.clone()),
+            dispatcher: Dispatcher::new(store.clone(), meter.clone(), options.clone(), Arc::clone(&kept)),
             store,
             heads: cache.heads,
             chunks: cache.chunks,
             decoded: Decoded::new(options.decoded),
-            stored: Stored::new(options.stored()),
+            stored: Stored::new(options.stored(), kept.clone()),
             watchers: Watchers::default(),
             ahead: Arc::default(),
             flights: Flights::new(),

@@ -6,11 +6,14 @@
 use super::decoded::Key;
 use bytes::Bytes;
 use lru::LruCache;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 #[derive(Debug)]
 pub(super) struct Stored {
     budget: usize,
+    /// Bytes kept, for those who share the memory.
+    used: Arc<AtomicU64>,
     inner: Mutex<Inner>,
 }
 
@@ -21,9 +24,9 @@ struct Inner {
 }
 
 impl Stored {
-    pub(super) fn new(budget: u64) -> Self {
+    pub(super) fn new(budget: u64, used: Arc<AtomicU64>) -> Self {
         let inner = Mutex::new(Inner { chunks: LruCache::unbounded(), bytes: 0 });
-        Self { budget: usize::try_from(budget).unwrap_or(usize::MAX), inner }
+        Self { budget: usize::try_from(budget).unwrap_or(usize::MAX), used, inner }
     }
 
     pub(super) fn get(&self, key: &Key) -> Option<Bytes> {
@@ -49,6 +52,7 @@ impl Stored {
             let Some((_, oldest)) = inner.chunks.pop_lru() else { break };
             inner.bytes -= oldest.len();
         }
+        self.used.store(inner.bytes as u64, Relaxed);
     }
 
     /// Forgets a chunk that is kept decompressed now.
@@ -57,6 +61,7 @@ impl Stored {
         if let Some(stored) = inner.chunks.pop(key) {
             inner.bytes -= stored.len();
         }
+        self.used.store(inner.bytes as u64, Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -72,7 +77,7 @@ mod tests {
 
     #[test]
     fn the_budget_holds_and_what_was_put_first_goes() {
-        let stored = Stored::new(10);
+        let stored = Stored::new(10, Arc::default());
         let numbered = |n| key(&ChunkEntry { data_len: 1, stored_len: 1, hash: [n; 32] });
         (1..=3).for_each(|n| stored.put(numbered(n), &[n; 4]));
         assert_eq!([1, 2, 3].map(|n| stored.contains(&numbered(n))), [false, true, true]);
@@ -80,6 +85,6 @@ mod tests {
         stored.put(numbered(4), &[0; 11]);
         stored.remove(&numbered(2));
         stored.remove(&numbered(4));
-        assert_eq!((stored.contains(&numbered(4)), stored.lock().bytes), (false, 4));
+        assert_eq!((stored.contains(&numbered(4)), stored.used.load(Relaxed)), (false, 4));
     }
 }
