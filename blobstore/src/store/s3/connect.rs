@@ -2,6 +2,7 @@
 
 use super::connector::{Connector, builder, options};
 use super::credentials::Credentials;
+use crate::store::open::without_user;
 use crate::store::settings::Settings;
 use crate::store::{Result, StoreError, check_key};
 use object_store::aws::{AmazonS3, AmazonS3Builder, S3ConditionalPut};
@@ -22,7 +23,8 @@ pub(super) struct Connected {
 
 /// Bucket and prefix of `s3://BUCKET/PREFIX`.
 fn parts(url: &str) -> Result<(&str, String)> {
-    let refuse = |what: &str| Err(StoreError::Unsupported { store: url.to_owned(), what: what.to_owned() });
+    // What stands before a host may be a secret.
+    let refuse = |what: &str| Err(StoreError::Unsupported { store: without_user(url), what: what.to_owned() });
     let rest = url.strip_prefix("s3://").unwrap_or_default();
     let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
@@ -106,7 +108,8 @@ fn endpoint_of(target: &Url, bucket: &str, path_style: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::settings::S3Settings;
+    use crate::store::S3Store;
+    use crate::store::settings::{Environment, S3Settings};
 
     #[test]
     fn a_url_is_a_bucket_and_a_prefix() {
@@ -115,6 +118,29 @@ mod tests {
         assert_eq!(parts("s3://b.c-d/e/f/").unwrap(), ("b.c-d", "e/f/".to_owned()));
         for bad in ["s3://", "s3:///x", "s3://KEY:SECRET@b/x", "s3://b/../x", "s3://b//x"] {
             assert!(parts(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn secrets_in_a_url_are_not_repeated_and_those_of_a_store_not_shown() {
+        // Such keys may have slashes.
+        for bad in ["s3://KEY:SECRET@bucket/x", "s3://KEY:SEC/SECRET@bucket/x"] {
+            let error = connect(bad, &Settings::default()).map(drop).unwrap_err().to_string();
+            assert!(error.contains("s3://bucket/x") && !error.contains("SEC"), "{error}");
+        }
+        let environment =
+            [("AWS_ACCESS_KEY_ID", "K"), ("AWS_SECRET_ACCESS_KEY", "hush"), ("AWS_SESSION_TOKEN", "hush")];
+        let environment = Environment::of(environment.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        let given = S3Settings {
+            access_key_id: Some("K".to_owned()),
+            secret_access_key: Some("hush".into()),
+            session_token: Some("hush".into()),
+            ..S3Settings::default()
+        };
+        for s3 in [given, S3Settings { environment, ..S3Settings::default() }] {
+            let store = S3Store::new("s3://b", &Settings { s3, ..Settings::default() }).unwrap();
+            let shown = format!("{store:?}");
+            assert!(shown.contains("s3://b") && !shown.contains("hush"), "{shown}");
         }
     }
 

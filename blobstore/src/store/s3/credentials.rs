@@ -14,7 +14,7 @@
 use super::connector::{Connector, builder};
 use super::profile::{Kind, ProfileProvider, Profiles};
 use crate::causes;
-use crate::store::settings::{S3Settings, Settings};
+use crate::store::settings::{S3Settings, Secret, Settings};
 use crate::store::{Result, StoreError};
 use async_trait::async_trait;
 use object_store::aws::{AmazonS3ConfigKey, AwsCredential, AwsCredentialProvider};
@@ -46,8 +46,8 @@ struct Current {
 enum Source {
     Fixed {
         key_id: String,
-        secret_key: String,
-        token: Option<String>,
+        secret_key: Secret,
+        token: Option<Secret>,
     },
     Profile(Profiles),
     /// Some service of the cloud's; the S3 client knows how to ask it.
@@ -129,8 +129,8 @@ impl Source {
         Ok(match self {
             Self::Fixed { key_id, secret_key, token } => Arc::new(StaticCredentialProvider::new(AwsCredential {
                 key_id: key_id.clone(),
-                secret_key: secret_key.clone(),
-                token: token.clone(),
+                secret_key: secret_key.expose().to_owned(),
+                token: token.as_ref().map(|token| token.expose().to_owned()),
             })),
             Self::Profile(profiles) => Arc::new(ProfileProvider::new(profiles.clone())),
             Self::Service { connector, values } => {
@@ -146,11 +146,9 @@ impl Source {
 
 fn own(s3: &S3Settings) -> std::result::Result<Source, String> {
     match (&s3.access_key_id, &s3.secret_access_key) {
-        (Some(key_id), Some(secret)) => Ok(Source::Fixed {
-            key_id: key_id.clone(),
-            secret_key: secret.expose().to_owned(),
-            token: s3.session_token.as_ref().map(|token| token.expose().to_owned()),
-        }),
+        (Some(key_id), Some(secret)) => {
+            Ok(Source::Fixed { key_id: key_id.clone(), secret_key: secret.clone(), token: s3.session_token.clone() })
+        }
         _ => Err("[store.s3] access_key_id and secret_access_key belong together".to_owned()),
     }
 }
@@ -169,7 +167,7 @@ fn of_profile(profiles: Profiles, kind: Kind, connector: Box<Connector>) -> (Sou
 fn from_environment(s3: &S3Settings, connector: &Connector) -> Option<(Source, String)> {
     let get = |name: &str| s3.environment.get(name).map(str::to_owned);
     if let (Some(key_id), Some(secret_key)) = (get("AWS_ACCESS_KEY_ID"), get("AWS_SECRET_ACCESS_KEY")) {
-        let token = get("AWS_SESSION_TOKEN");
+        let (secret_key, token) = (secret_key.into(), get("AWS_SESSION_TOKEN").map(Secret::from));
         return Some((Source::Fixed { key_id, secret_key, token }, "AWS_ACCESS_KEY_ID".to_owned()));
     }
     let (token_file, role) = (get("AWS_WEB_IDENTITY_TOKEN_FILE")?, get("AWS_ROLE_ARN")?);
