@@ -177,6 +177,81 @@ async fn an_upload_whose_caller_goes_away_is_aborted() {
     }
 }
 
+/// Whether a request is the last one of an upload.
+fn is_completion(request: &Request) -> bool {
+    request.method == "POST" && request.path.contains("/x?") && request.path.contains("uploadId=")
+}
+
+/// A server before `s3` that answers each completion of the upload of `x`, by number, as `decide` says.
+fn completing(s3: &S3, decide: impl Fn(usize) -> Answer + Send + Sync + 'static) -> Front {
+    let seen = AtomicUsize::new(0);
+    Front::start(Some(s3.address), move |request| match is_completion(request) {
+        true => decide(seen.fetch_add(1, SeqCst)),
+        false => Answer::Pass,
+    })
+}
+
+#[tokio::test]
+async fn a_completion_whose_answer_was_lost_says_that_there_is_an_object_and_never_that_it_is_ours() {
+    let Some(s3) = S3::start("a lost answer") else { return };
+    let gone = || error("404 Not Found", "NoSuchUpload");
+    let front = completing(&s3, move |n| if n == 0 { Answer::CutAnswer(0) } else { gone() });
+    let answer = store(front.address).upload("x", large_file().path()).await;
+    assert!(matches!(answer, Err(StoreError::AlreadyExists { .. })), "{answer:?}");
+    assert_eq!(front.requests().iter().filter(|request| is_completion(request)).count(), 2);
+    // As long, and not there before: but nothing says that the answer was yes.
+    for (before, exists) in
+        [(error("429 Too Many Requests", "SlowDown"), false), (error("503 Slow Down", "SlowDown"), true)]
+    {
+        let file = s3.file("bucket", "a/prefix/x");
+        fs::remove_file(&file).unwrap();
+        let front = completing(&s3, move |n| {
+            // Another's, by now.
+            fs::write(&file, vec![1; LARGE]).unwrap();
+            if n == 0 { before.clone() } else { gone() }
+        });
+        let answer = store(front.address).upload("x", large_file().path()).await;
+        let told = answer.unwrap_err();
+        assert_eq!(matches!(told, StoreError::AlreadyExists { .. }), exists, "{told}");
+        assert!(exists || told.to_string().contains("NoSuchUpload"), "{told}");
+    }
+    fs::remove_file(s3.file("bucket", "a/prefix/x")).unwrap();
+    let front = completing(&s3, move |n| if n == 0 { error("500 Internal", "InternalError") } else { gone() });
+    let told = store(front.address).upload("x", large_file().path()).await.unwrap_err();
+    assert!(!matches!(told, StoreError::AlreadyExists { .. }), "{told}");
+    assert_eq!(s3.parts(), 0);
+}
+
+#[tokio::test]
+async fn an_upload_that_met_another_is_begun_anew_once_unless_there_is_an_object_then() {
+    let Some(s3) = S3::start("uploads that meet") else { return };
+    let conflict = || error("409 Conflict", "ConditionalRequestConflict");
+    let ids = |front: &Front| {
+        let asked = front.requests();
+        let of = |r: &Request| r.path.split("uploadId=").nth(1).map(str::to_owned);
+        asked.iter().filter(|request| is_completion(request)).filter_map(of).collect::<Vec<_>>()
+    };
+    let front = completing(&s3, move |n| if n == 0 { conflict() } else { Answer::Pass });
+    store(front.address).upload("x", large_file().path()).await.unwrap();
+    assert!(fs::read(s3.file("bucket", "a/prefix/x")).unwrap() == noise(5, LARGE));
+    let used = ids(&front);
+    assert!(used.len() == 2 && used[0] != used[1], "{used:?}");
+    fs::remove_file(s3.file("bucket", "a/prefix/x")).unwrap();
+    let always = completing(&s3, move |_| conflict());
+    let answer = store(always.address).upload("x", large_file().path()).await;
+    assert!(matches!(answer, Err(StoreError::Busy { .. })), "{answer:?}");
+    assert_eq!(ids(&always).len(), 2);
+    let file = s3.file("bucket", "a/prefix/x");
+    let won = completing(&s3, move |_| {
+        fs::write(&file, "another's").unwrap();
+        conflict()
+    });
+    let answer = store(won.address).upload("x", large_file().path()).await;
+    assert!(matches!(answer, Err(StoreError::AlreadyExists { .. })), "{answer:?}");
+    assert_eq!(ids(&won).len(), 1);
+    assert_eq!(s3.parts(), 0);
+}
+
 #[tokio::test]
 async fn an_endpoint_that_passes_over_conditions_is_not_written_to() {
     let yes = || Answer::Reply("200 OK", vec!["ETag: \"x\"".to_owned()], vec![]);

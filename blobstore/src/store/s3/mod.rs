@@ -212,8 +212,12 @@ impl Inner {
                 Err(error) => return Err(answer::store_error(&self.url, key, &error)),
             }
         }
+        Err(self.contended(key))
+    }
+
+    fn contended(&self, key: &str) -> StoreError {
         let what = "other writers are at it all the time".to_owned();
-        Err(StoreError::Busy { store: self.url.clone(), key: key.to_owned(), what, after: None })
+        StoreError::Busy { store: self.url.clone(), key: key.to_owned(), what, after: None }
     }
 
     /// An error where there is an object. Asked before a body that is more than a socket takes: a service that says no at

@@ -6,7 +6,7 @@
 
 use super::{CONFLICTS, Inner, answer, status};
 use crate::store::client::STALL;
-use crate::store::retry::tried;
+use crate::store::retry::{tried, waited};
 use crate::store::{Result, StoreError};
 use bytes::Bytes;
 use object_store::aws::AmazonS3;
@@ -52,19 +52,44 @@ pub(super) async fn upload(inner: &Arc<Inner>, key: &str, file: &Path) -> Result
     }
     inner.check_condition().await?;
     tried(|| inner.check_absent(key)).await?;
-    let begin = || inner.asked(key, STALL, || inner.plain.create_multipart(&location));
-    let id = tried(begin).await?;
-    let pending = Pending { client: inner.plain.clone(), location, id, armed: true };
-    let sent = send(inner, key, &pending, &file, length).await;
-    let done = match sent {
+    // Where another writer was at it at the end, what was sent cannot be used: once more, if nothing came of the other.
+    for tries in 1..=2 {
+        match send_all(inner, key, &location, &file, length).await? {
+            Completion::Done => return Ok(()),
+            Completion::Conflict => waited(&inner.contended(key), tries).await,
+        };
+        tried(|| inner.check_absent(key)).await?;
+    }
+    Err(inner.contended(key))
+}
+
+/// How an upload ended that did not fail.
+#[derive(Debug, PartialEq, Eq)]
+enum Completion {
+    Done,
+    /// Another write of this object was under way: this upload cannot be completed.
+    Conflict,
+}
+
+/// One upload, from its beginning to its end.
+async fn send_all(
+    inner: &Arc<Inner>,
+    key: &str,
+    location: &Location,
+    file: &Arc<File>,
+    length: u64,
+) -> Result<Completion> {
+    let id = tried(|| inner.asked(key, STALL, || inner.plain.create_multipart(location))).await?;
+    let pending = Pending { client: inner.plain.clone(), location: location.clone(), id, armed: true };
+    let ended = match send(inner, key, &pending, file, length).await {
         Ok(parts) => complete(inner, key, &pending, &parts, length).await,
         Err(error) => Err(error),
     };
-    match done {
-        Ok(()) => pending.done(),
-        Err(_) => pending.abort().await,
+    match ended {
+        Ok(Completion::Done) => pending.done(),
+        _ => pending.abort().await,
     }
-    done
+    ended
 }
 
 /// Sends all parts; gives what the service calls them, in order.
@@ -114,34 +139,45 @@ async fn send_part(
 }
 
 /// Makes the parts an object, unless there is one.
-async fn complete(inner: &Inner, key: &str, pending: &Pending, parts: &[PartId], length: u64) -> Result<()> {
-    let mut last = None;
-    for _ in 0..CONFLICTS {
+async fn complete(inner: &Inner, key: &str, pending: &Pending, parts: &[PartId], length: u64) -> Result<Completion> {
+    // Whether an answer that was not heard may have been yes.
+    let mut lost = false;
+    for tries in 1..=CONFLICTS {
         let request = || inner.creating.complete_multipart(&pending.location, &pending.id, parts.to_vec());
         let error = match inner.raw(key, COMPLETION, request).await {
-            Ok(Ok(_)) => return Ok(()),
-            Ok(Err(error)) if status(&error) == Some(412) => return Err(inner.exists(key)),
-            // The first answer was lost, and what it said was yes.
-            Ok(Err(error)) if status(&error) == Some(404) && last.is_some() => {
-                return match inner.stat(key).await {
-                    Ok(found) if found.size == length => Ok(()),
-                    _ => Err(answer::store_error(&inner.url, key, &error)),
-                };
-            }
+            Ok(Ok(_)) => return Ok(Completion::Done),
             Ok(Err(error)) => {
-                let conflict = status(&error) == Some(409);
-                let error = answer::store_error(&inner.url, key, &error);
-                if !conflict && !matches!(error, StoreError::Busy { .. } | StoreError::Io { .. }) {
-                    return Err(error);
+                let told = answer::store_error(&inner.url, key, &error);
+                match status(&error) {
+                    Some(412) => return Err(inner.exists(key)),
+                    Some(404) if lost => return Err(inner.made_perhaps(key, length, told).await),
+                    // The service's own word for it is ConditionalRequestConflict; that id cannot be completed any more.
+                    Some(409) if !matches!(told, StoreError::Busy { .. }) => return Ok(Completion::Conflict),
+                    refused => lost |= refused.is_none_or(|status| status >= 500),
                 }
+                told
+            }
+            Err(error) => {
+                lost = true;
                 error
             }
-            Err(error) => error,
         };
-        last = Some(error);
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        if tries == CONFLICTS || !waited(&error, tries).await {
+            return Err(error);
+        }
     }
-    Err(last.unwrap_or_else(|| inner.late(key, COMPLETION)))
+    Err(inner.contended(key))
+}
+
+impl Inner {
+    /// The error of a completion of which an earlier answer was lost, and that now finds no upload: where there is an object
+    /// of this length, it was probably made by this upload. Callers look at what exists; a yes would be a guess.
+    async fn made_perhaps(&self, key: &str, length: u64, error: StoreError) -> StoreError {
+        match tried(|| self.stat(key)).await {
+            Ok(found) if found.size == length => self.exists(key),
+            _ => error,
+        }
+    }
 }
 
 /// An upload that is begun; aborted when it is dropped without having come to an end.
