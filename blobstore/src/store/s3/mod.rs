@@ -6,7 +6,7 @@
 //!   and is tried once more ([`credentials`]).
 //! * What is created is created under `If-None-Match: *`, large files when their upload is completed ([`upload`]). An
 //!   endpoint that passes over this condition would let writers replace each other's objects: it is put to the test
-//!   before the first write of a process, and not written to ([`condition`]).
+//!   before the first write of a process, and again before the first upload in parts, and not written to ([`condition`]).
 //! * Ranges are asked for with `If-Match` once the object's tag is known, one range a request.
 //! * A request is tried once: [`Retry`](super::Retry) is for the rest. Parts of an upload are tried again here.
 //!

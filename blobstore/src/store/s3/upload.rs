@@ -50,7 +50,7 @@ pub(super) async fn upload(inner: &Arc<Inner>, key: &str, file: &Path) -> Result
         let body = read(&file, 0, length).await.map_err(local)?;
         return tried(|| inner.create(key, body.clone())).await;
     }
-    inner.check_condition().await?;
+    inner.check_upload_condition().await?;
     tried(|| inner.check_absent(key)).await?;
     // Where another writer was at it at the end, what was sent cannot be used: once more, if nothing came of the other.
     for tries in 1..=2 {
@@ -79,8 +79,7 @@ async fn send_all(
     file: &Arc<File>,
     length: u64,
 ) -> Result<Completion> {
-    let id = tried(|| inner.asked(key, STALL, || inner.plain.create_multipart(location))).await?;
-    let pending = Pending { client: inner.plain.clone(), location: location.clone(), id, armed: true };
+    let pending = Pending::begin(inner, key, location.clone()).await?;
     let ended = match send(inner, key, &pending, file, length).await {
         Ok(parts) => complete(inner, key, &pending, &parts, length).await,
         Err(error) => Err(error),
@@ -181,20 +180,25 @@ impl Inner {
 }
 
 /// An upload that is begun; aborted when it is dropped without having come to an end.
-struct Pending {
+pub(super) struct Pending {
     client: AmazonS3,
-    location: Location,
-    id: String,
+    pub(super) location: Location,
+    pub(super) id: String,
     armed: bool,
 }
 
 impl Pending {
-    fn done(mut self) {
+    pub(super) async fn begin(inner: &Inner, key: &str, location: Location) -> Result<Self> {
+        let id = tried(|| inner.asked(key, STALL, || inner.plain.create_multipart(&location))).await?;
+        Ok(Self { client: inner.plain.clone(), location, id, armed: true })
+    }
+
+    pub(super) fn done(mut self) {
         self.armed = false;
     }
 
     /// Has the service forget the parts. Where it does not, they are waste and no harm.
-    async fn abort(mut self) {
+    pub(super) async fn abort(mut self) {
         self.armed = false;
         abort(&self.client, &self.location, &self.id).await;
     }
