@@ -5,6 +5,7 @@
 
 use blobstore::store::{Environment, S3Settings, S3Store, Settings, Store, StoreError, conformance, open_with};
 use bytes::Bytes;
+use futures_util::StreamExt;
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -396,6 +397,25 @@ async fn answers_that_are_not_what_was_asked_for_are_errors() {
     assert!(matches!(answer, Err(StoreError::Io { .. } | StoreError::Answer { .. })), "{answer:?}");
     let answer = store(cut.address).get("x").await;
     assert!(matches!(answer, Err(StoreError::Io { .. } | StoreError::Answer { .. })), "{answer:?}");
+}
+
+#[tokio::test]
+async fn the_first_bytes_of_a_range_are_handed_over_before_the_last_are_there() {
+    let head = "206 Partial Content\r\nContent-Range: bytes 0-9/100\r\nETag: \"x\"\r\nLast-Modified: Wed, 21 Oct 2015 07:28:00 GMT";
+    let slow = Front::start(None, move |_| Answer::Hang(head, "beginning"));
+    let mut pieces =
+        open_with("s3://bucket/a/prefix", &settings(slow.address)).unwrap().read("x", 0..10).await.unwrap();
+    assert_eq!(pieces.next().await.unwrap().unwrap(), &b"beginning"[..]);
+    let Some(s3) = S3::start("a body in pieces") else { return };
+    store(s3.address).create("x", Bytes::from(vec![7; 100_000])).await.unwrap();
+    let cut = Front::start(Some(s3.address), |_| Answer::CutAnswer(50_000));
+    let mut pieces = store(cut.address).read("x", 0..100_000).await.unwrap();
+    let (mut came, mut last) = (0, None);
+    while let Some(piece) = pieces.next().await {
+        came += piece.as_ref().map_or(0, Bytes::len);
+        last = Some(piece);
+    }
+    assert!(came == 50_000 && matches!(last, Some(Err(StoreError::Io { .. }))), "{came} {last:?}");
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@
 use blobstore::refs::{ImageName, Refs};
 use blobstore::store::{FileStore, HttpStore, Settings, Store, StoreError, conformance, open_with};
 use bytes::Bytes;
+use futures_util::StreamExt;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -98,6 +99,16 @@ async fn answers_that_are_not_what_was_asked_for_are_errors() {
     let cut = Front::start(Some(web::serve(&root, true).address), |_| Answer::CutAnswer(500));
     for answer in [store(cut.address).get_range("a", 0..1000).await, store(cut.address).get("a").await] {
         assert!(matches!(answer, Err(StoreError::Io { .. } | StoreError::Answer { .. })), "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_first_bytes_of_a_range_are_handed_over_before_the_last_are_there() {
+    for head in ["206 Partial Content\r\nContent-Range: bytes 0-9/100", "200 OK"] {
+        let slow = Front::start(None, move |_| Answer::Hang(head, "beginning"));
+        let store = open_with(&format!("http://{}", slow.address), &Settings::default()).unwrap();
+        let mut pieces = store.read("a", 0..10).await.unwrap();
+        assert_eq!(pieces.next().await.unwrap().unwrap(), &b"beginning"[..], "{head}");
     }
 }
 

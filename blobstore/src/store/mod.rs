@@ -11,6 +11,7 @@
 //!
 //! Stores know bytes under keys: not what a layer or a reference is, and nothing is trusted for having come from one.
 
+mod body;
 mod client;
 pub mod conformance;
 mod delay;

@@ -6,13 +6,15 @@
 //! A request is tried once ([`Retry`](super::Retry) is for the rest), and every wait has an end. Redirects are followed, out
 //! of TLS never.
 
+use super::body::Body;
 use super::client::{CONNECT, STALL, Wanted, client};
 use super::identity::Identities;
 use super::refusal::{Refusal, TOLD_MAX, no_answer};
 use super::settings::Settings;
-use super::{Result, Stat, Store, StoreError, WHOLE_MAX, check_key, check_prefix};
+use super::{Pieces, Result, Stat, Store, StoreError, WHOLE_MAX, check_key, check_prefix};
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
+use futures_util::stream;
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, HeaderName, IF_MATCH, LAST_MODIFIED, RANGE};
 use reqwest::redirect::{Attempt, Policy};
 use reqwest::{Client, Method, Response, StatusCode, Url};
@@ -131,26 +133,21 @@ impl Inner {
         Refusal::new(answer.status(), answer.headers(), &told.freeze()).into_error(&self.url, key)
     }
 
-    /// The next `length` bytes of a body, of which nothing more is read; `whole`: and there must be no more.
-    async fn body(&self, key: &str, mut answer: Response, length: u64, whole: bool) -> Result<Bytes> {
-        let mut body = BytesMut::new();
-        while (body.len() as u64) < length || whole {
-            let piece = timeout(STALL, answer.chunk()).await.map_err(|_| self.late(key))?;
-            let Some(piece) = piece.map_err(|e| self.broken(key, e))? else { break };
-            let room = length - body.len() as u64;
-            if whole && piece.len() as u64 > room {
-                return Err(self.answer(key, format!("more than the {length} bytes that were said to come")));
-            }
-            // Fits: no more than the piece.
-            body.extend_from_slice(&piece[..(piece.len() as u64).min(room) as usize]);
-        }
-        match body.len() as u64 == length {
-            true => Ok(body.freeze()),
-            false => Err(self.answer(key, format!("the body ended after {} of {length} bytes", body.len()))),
-        }
+    /// The next `length` bytes of an answer, of which nothing more is read; `whole`: and there must be no more.
+    fn body(self: &Arc<Self>, key: &str, answer: Response, length: u64, whole: bool) -> Body {
+        Body::new(&self.url, key, self.clone().pieces(key.to_owned(), answer), length, whole)
     }
 
-    async fn get(&self, key: &str) -> Result<Bytes> {
+    /// What comes of an answer's body, as it comes.
+    fn pieces(self: Arc<Self>, key: String, answer: Response) -> Pieces {
+        let next = |(inner, key, mut answer): (Arc<Self>, String, Response)| async move {
+            let piece = answer.chunk().await.map_err(|e| inner.broken(&key, e))?;
+            Ok(piece.map(|piece| (piece, (inner, key, answer))))
+        };
+        Box::pin(stream::try_unfold((self, key, answer), next))
+    }
+
+    async fn get(self: &Arc<Self>, key: &str) -> Result<Bytes> {
         let mut answer = self.ask(key, Method::GET, &[]).await?;
         if answer.status() != StatusCode::OK {
             return Err(self.refused(key, answer).await);
@@ -158,7 +155,7 @@ impl Inner {
         let too_long = || self.answer(key, format!("more than {WHOLE_MAX} bytes, too many to be read at once"));
         match length(answer.headers()) {
             Some(length) if length > WHOLE_MAX => Err(too_long()),
-            Some(length) => self.body(key, answer, length, true).await,
+            Some(length) => self.body(key, answer, length, true).collect().await,
             None => {
                 let mut body = BytesMut::new();
                 while let Some(piece) = timeout(STALL, answer.chunk())
@@ -176,11 +173,12 @@ impl Inner {
         }
     }
 
-    async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
+    /// What was answered to a request for a range: that range, of one object.
+    async fn open(self: &Arc<Self>, key: &str, range: Range<u64>) -> Result<Body> {
         if range.start >= range.end {
             let size = self.stat(key).await?.size;
             let empty = range.start == range.end && range.end <= size;
-            return if empty { Ok(Bytes::new()) } else { Err(self.past(key, &range, Some(size))) };
+            return if empty { Ok(Body::empty(&self.url, key)) } else { Err(self.past(key, &range, Some(size))) };
         }
         // Objects end long before: servers read the number into what they count with.
         let asked = format!("bytes={}-{}", range.start, range.end.min(i64::MAX as u64) - 1);
@@ -203,21 +201,21 @@ impl Inner {
                     return Err(self.past(key, &range, size));
                 }
                 self.learn(key, answer.headers());
-                self.body(key, answer, range.end - range.start, true).await
+                Ok(self.body(key, answer, range.end - range.start, true))
             }
-            StatusCode::OK => self.beginning(key, &range, answer).await,
+            StatusCode::OK => self.beginning(key, &range, answer),
             StatusCode::RANGE_NOT_SATISFIABLE => Err(self.past(key, &range, None)),
             _ => Err(self.refused(key, answer).await),
         }
     }
 
     /// A range out of the whole object: where it is at its beginning, no more than that is read.
-    async fn beginning(&self, key: &str, range: &Range<u64>, answer: Response) -> Result<Bytes> {
+    fn beginning(self: &Arc<Self>, key: &str, range: &Range<u64>, answer: Response) -> Result<Body> {
         match length(answer.headers()) {
             Some(length) if length < range.end => Err(self.past(key, range, Some(length))),
             length if range.start == 0 => {
                 self.learn(key, answer.headers());
-                self.body(key, answer, range.end, length == Some(range.end)).await
+                Ok(self.body(key, answer, range.end, length == Some(range.end)))
             }
             _ => {
                 let what = format!(
@@ -282,7 +280,11 @@ impl Store for HttpStore {
     }
 
     async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
-        self.inner.get_range(key, range).await
+        self.inner.open(key, range).await?.collect().await
+    }
+
+    async fn read(&self, key: &str, range: Range<u64>) -> Result<Pieces> {
+        Ok(self.inner.open(key, range).await?.pieces())
     }
 
     async fn stat(&self, key: &str) -> Result<Stat> {

@@ -21,14 +21,16 @@ mod credentials;
 mod profile;
 mod upload;
 
+use super::body::Body;
 use super::client::STALL;
 use super::identity::Identities;
 use super::settings::Settings;
-use super::{Result, Stat, Store, StoreError, WHOLE_MAX, check_key, check_prefix};
+use super::{Pieces, Result, Stat, Store, StoreError, WHOLE_MAX, check_key, check_prefix};
 use async_trait::async_trait;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use condition::Condition;
 use credentials::Credentials;
+use futures_util::StreamExt;
 use object_store::aws::AmazonS3;
 use object_store::path::Path as Location;
 use object_store::{Error, GetOptions, GetRange, GetResult, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
@@ -38,7 +40,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
-use tokio_stream::StreamExt;
 
 /// How long a small write may take, its body included.
 const WRITE: Duration = Duration::from_secs(120);
@@ -136,33 +137,20 @@ impl Inner {
     }
 
     /// The body of an answer, of a known length; nothing past it is read.
-    async fn body(&self, key: &str, answer: GetResult) -> Result<Bytes> {
-        let length = answer.range.end - answer.range.start;
-        let mut pieces = answer.into_stream();
-        let mut body = BytesMut::new();
-        while let Some(piece) = self.timed(key, STALL, pieces.next()).await? {
-            let piece = piece.map_err(|e| answer::store_error(&self.url, key, &e))?;
-            if (body.len() + piece.len()) as u64 > length {
-                return Err(self.answer(key, format!("more than the {length} bytes that were said to come")));
-            }
-            // One piece is the usual answer to a small range: it is not copied.
-            if body.is_empty() && piece.len() as u64 == length {
-                return Ok(piece);
-            }
-            body.extend_from_slice(&piece);
-        }
-        match body.len() as u64 == length {
-            true => Ok(body.freeze()),
-            false => Err(self.answer(key, format!("the body ended after {} of {length} bytes", body.len()))),
-        }
+    fn body(&self, key: &str, answer: GetResult) -> Body {
+        let (length, store, of) = (answer.range.end - answer.range.start, self.url.clone(), key.to_owned());
+        let told = move |piece: object_store::Result<Bytes>| piece.map_err(|e| answer::store_error(&store, &of, &e));
+        Body::new(&self.url, key, Box::pin(answer.into_stream().map(told)), length, true)
     }
 
-    async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
+    /// What was answered to a request for a range: that range, of one object.
+    async fn open(&self, key: &str, range: Range<u64>) -> Result<Body> {
         let location = self.location(key)?;
         let past = |size: u64| self.answer(key, format!("bytes {}..{} of an object of {size}", range.start, range.end));
         if range.start >= range.end {
             let size = self.stat(key).await?.size;
-            return if range.start == range.end && range.end <= size { Ok(Bytes::new()) } else { Err(past(size)) };
+            let empty = range.start == range.end && range.end <= size;
+            return if empty { Ok(Body::empty(&self.url, key)) } else { Err(past(size)) };
         }
         let mut known = self.identities.get(key);
         loop {
@@ -172,7 +160,7 @@ impl Inner {
             match self.raw(key, STALL, || self.plain.get_opts(&location, options.clone())).await? {
                 Ok(answer) if answer.range == range => {
                     self.identities.learn(key, answer.meta.e_tag.as_deref());
-                    return self.body(key, answer).await;
+                    return Ok(self.body(key, answer));
                 }
                 Ok(answer) => return Err(past(answer.meta.size)),
                 Err(error) if known.is_some() && status(&error) == Some(412) => {
@@ -272,11 +260,15 @@ impl Store for S3Store {
         if answer.meta.size > WHOLE_MAX {
             return Err(inner.answer(key, format!("{} bytes, too many to be read at once", answer.meta.size)));
         }
-        inner.body(key, answer).await
+        inner.body(key, answer).collect().await
     }
 
     async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
-        self.inner.get_range(key, range).await
+        self.inner.open(key, range).await?.collect().await
+    }
+
+    async fn read(&self, key: &str, range: Range<u64>) -> Result<Pieces> {
+        Ok(self.inner.open(key, range).await?.pieces())
     }
 
     async fn stat(&self, key: &str) -> Result<Stat> {
