@@ -7,14 +7,13 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use benches::images::{image, run_program};
-use benches::lazy::{Contender, Lamina};
-use benches::{Report, Row, drop_caches, median, tiny};
+use benches::lazy::{Contender, Lamina, compare};
+use benches::{Report, drop_caches, tiny};
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
-use std::time::Instant;
 
 const ROUNDS: usize = 7;
 /// Threads of the parallel tree read.
@@ -160,27 +159,9 @@ fn main() {
     let rounds = if tiny() { 1 } else { ROUNDS };
     let mut report = Report::new("cold_start", "ext4, local");
     for task in [Task::Program, Task::Tree(1), Task::Tree(THREADS)] {
-        let mut seconds = vec![Vec::new(); contenders.len()];
-        let mut notes: Vec<Vec<Vec<(String, f64)>>> = vec![Vec::new(); contenders.len()];
         // A whole tree takes long enough that fewer rounds say as much.
         let rounds = if task == Task::Program { rounds } else { rounds.div_ceil(2) };
-        for _ in 0..rounds {
-            for (i, contender) in contenders.iter_mut().enumerate() {
-                let root = contender.begin();
-                let start = Instant::now();
-                task.run(&root);
-                seconds[i].push(start.elapsed().as_secs_f64());
-                notes[i].push(contender.end());
-            }
-        }
-        for (i, contender) in contenders.iter().enumerate() {
-            let named = |n: usize| {
-                let values: Vec<f64> = notes[i].iter().map(|round| round[n].1).collect();
-                (notes[i][0][n].0.clone(), format!("{:.1}", median(&values)))
-            };
-            let notes = (0..notes[i][0].len()).map(named).collect();
-            report.rows.push(Row { task: task.name(), name: contender.name(), seconds: seconds[i].clone(), notes });
-        }
+        compare(&mut report, &task.name(), &mut contenders, rounds, |root| task.run(root));
     }
     report.finish();
 }

@@ -23,7 +23,7 @@ const fn start(builder: &'static str, task: &'static str, program: &'static [&'s
 
 /// Programs of four kinds of images.
 pub const STARTS: &[Start] = &[
-    start("python-image", "import numpy", &["/usr/bin/python3", "-B", "-c", "import numpy, pandas"]),
+    start("python-image", "import numpy, pandas", &["/usr/bin/python3", "-B", "-c", "import numpy, pandas"]),
     start("node-image", "load typescript", &["/usr/bin/node", "-e", "require('/usr/share/nodejs/typescript')"]),
     start("java-image", "compile C++", &["/usr/bin/g++", "-x", "c++", "-fsyntax-only", "/srv/app/main.cc"]),
     start(

@@ -1,16 +1,19 @@
-//! Lamina as a contender that begins cold.
+//! Comparisons of what begins cold, and Lamina as a contender in them.
 
-use crate::drop_caches;
+use crate::{Report, Row, drop_caches, median};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tests::node::Node;
 
 /// The name under which the image that is compared is converted.
 pub const IMAGE: &str = "bench.local/image:1";
+
+/// Lines of `[fetch]`: each chunk that is read is a request, and there are no others.
+pub const NOTHING_AHEAD: &str = "readahead = 0\nneighbours = false\ncoalesce = 0\nhedge = \"off\"\n";
 
 /// The same of a directory.
 const LAYER: &str = "base/bench:1";
@@ -23,6 +26,36 @@ pub trait Contender {
     fn begin(&mut self) -> PathBuf;
     /// Unmounts; gives what is to be noted of this run.
     fn end(&mut self) -> Vec<(String, f64)>;
+}
+
+/// Times a task, which is given the root of the tree: in each round every contender runs it once, from cold. The report gets
+/// a row for each, with the medians of what it noted.
+pub fn compare(
+    report: &mut Report,
+    task: &str,
+    contenders: &mut [Box<dyn Contender>],
+    rounds: usize,
+    run: impl Fn(&Path),
+) {
+    let mut seconds = vec![Vec::new(); contenders.len()];
+    let mut noted: Vec<Vec<Vec<(String, f64)>>> = vec![Vec::new(); contenders.len()];
+    for _ in 0..rounds {
+        for (i, contender) in contenders.iter_mut().enumerate() {
+            let root = contender.begin();
+            let start = Instant::now();
+            run(&root);
+            seconds[i].push(start.elapsed().as_secs_f64());
+            noted[i].push(contender.end());
+        }
+    }
+    for ((contender, seconds), noted) in contenders.iter().zip(seconds).zip(noted) {
+        let note = |n: usize| {
+            let values: Vec<f64> = noted.iter().map(|round| round[n].1).collect();
+            (noted[0][n].0.clone(), format!("{:.1}", median(&values)))
+        };
+        let notes = (0..noted[0].len()).map(note).collect();
+        report.rows.push(Row { task: task.to_owned(), name: contender.name(), seconds, notes });
+    }
 }
 
 /// An image converted into a store with latency, nothing of it local: each run has a new cache and a new daemon.
@@ -59,7 +92,7 @@ impl Lamina {
     }
 
     /// Bytes of the layer files in the store.
-    pub fn stored(&self) -> u64 {
+    fn stored(&self) -> u64 {
         fn bytes(at: &Path) -> u64 {
             let entries = fs::read_dir(at).unwrap().map(|entry| entry.unwrap());
             entries
@@ -91,6 +124,7 @@ impl Contender for Lamina {
         assert!(self.node.stop_daemon());
         fs::remove_dir_all(self.node.path("cache")).unwrap();
         vec![
+            ("MB stored".to_owned(), self.stored() as f64 / 1e6),
             ("MB fetched".to_owned(), status["fetched_bytes"].as_f64().unwrap() / 1e6),
             ("requests".to_owned(), status["fetches"].as_f64().unwrap()),
             ("in flight, mean".to_owned(), mean),

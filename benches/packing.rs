@@ -34,6 +34,7 @@ struct File {
 
 /// A way to pack.
 struct Way {
+    /// How packs of small files end.
     name: &'static str,
     /// Whether files of a directory are packed by their suffix first, and not by their names alone.
     by_suffix: bool,
@@ -57,29 +58,34 @@ enum End {
     File,
 }
 
-const fn way(name: &'static str, end: End, pack: usize, cut: usize) -> Way {
-    Way { name, by_suffix: false, end, pack, cut }
-}
-
-const WAYS: &[Way] = &[
-    way("path order, ends by content", End::Content, 64, 64),
-    way("path order, ends by content", End::Content, 128, 128),
-    way("path order, ends by content", End::Content, 256, 256),
-    way("path order, ends by content", End::Content, 512, 512),
-    way("path order, ends by content", End::Content, 1024, 1024),
-    way("path order, ends by content", End::Content, 2048, 2048),
-    way("path order, ends by content", End::Content, 4096, 4096),
-    way("path order, full packs", End::Full, 256, 256),
-    way("path order, ends with directories", End::Directory, 256, 256),
-    Way { by_suffix: true, ..way("by suffix, ends by content", End::Content, 256, 256) },
-    way("each file alone", End::File, 256, 256),
-    way("path order, ends by content", End::Content, 512, 128),
-    way("path order, ends by content", End::Content, 512, 256),
-    way("path order, ends by content", End::Content, 1024, 256),
-    way("path order, ends by content", End::Content, 128, 256),
-    way("path order, ends by content", End::Content, 256, 512),
-    way("path order, ends by content", End::Content, 128, 512),
+/// KiB of packs and pieces, as the rule of the converter has them.
+const BY_CONTENT: &[(usize, usize)] = &[
+    (256, 256),
+    (64, 64),
+    (128, 128),
+    (512, 512),
+    (1024, 1024),
+    (2048, 2048),
+    (4096, 4096),
+    (512, 128),
+    (512, 256),
+    (1024, 256),
+    (128, 256),
+    (256, 512),
+    (128, 512),
 ];
+
+/// All ways; the first is what the others are compared with.
+fn ways() -> Vec<Way> {
+    let way = |name, end, by_suffix| Way { name, by_suffix, end, pack: 256, cut: 256 };
+    let by_content = || way("by content", End::Content, false);
+    let mut ways: Vec<_> = BY_CONTENT.iter().map(|&(pack, cut)| Way { pack, cut, ..by_content() }).collect();
+    ways.push(way("when they are full", End::Full, false));
+    ways.push(way("by content, or with their directory", End::Directory, false));
+    ways.push(way("by content, in the order of suffixes", End::Content, true));
+    ways.push(way("after each file", End::File, false));
+    ways
+}
 
 /// Pages of a file that stand in a chunk.
 struct Piece {
@@ -215,12 +221,22 @@ fn order(files: &[File], way: &Way) -> Vec<usize> {
     order
 }
 
+/// The geometric mean of the ratios of one figure of the starts.
+fn mean(of: &[[f64; 3]], to: &[[f64; 3]], figure: usize) -> f64 {
+    let logarithms = of.iter().zip(to).map(|(of, to)| (of[figure] / to[figure]).ln());
+    (logarithms.sum::<f64>() / of.len() as f64).exp()
+}
+
 fn main() {
     if !tests::possible("packing") {
         return;
     }
     let bench = target().join("bench");
+    let ways = ways();
+    let name = |way: &Way| format!("{}; packs {} KiB, pieces {} KiB", way.name, way.pack, way.cut);
     let mut rows = Vec::new();
+    // Of each way and start: stored bytes, fetched bytes, fetched chunks.
+    let mut figures: Vec<Vec<[f64; 3]>> = vec![Vec::new(); ways.len()];
     let starts = if tiny() { &STARTS[..1] } else { STARTS };
     for starts in starts.chunk_by(|a, b| a.builder == b.builder) {
         let layout = image(starts[0].builder);
@@ -231,21 +247,26 @@ fn main() {
         starts.iter().for_each(|start| note(&mut mounted, tree.path(), start, &mut files));
         let bytes: u64 = files.iter().map(|file| file.size).sum();
         println!("{}: {} different files, {:.1} MB", starts[0].builder, files.len(), bytes as f64 / 1e6);
-        for way in WAYS {
+        for (way, figures) in ways.iter().zip(&mut figures) {
             let chunks = chunks(&files, &order(&files, way), way);
             let sizes = compress(&files, &chunks);
             let stored: u64 = sizes.iter().sum();
-            let name = format!("{}, {} KiB, large files {} KiB", way.name, way.pack, way.cut);
-            println!("  {name:<70} {:>6} chunks {:>7.1} MB stored", chunks.len(), stored as f64 / 1e6);
+            println!("  {:<66} {:>6} chunks {:>7.1} MB stored", name(way), chunks.len(), stored as f64 / 1e6);
             for (number, start) in starts.iter().enumerate() {
                 let (count, fetched) = fetched(&files, &chunks, &sizes, number);
-                println!("    {:<68} {count:>6} chunks {:>7.1} MB fetched", start.task, fetched as f64 / 1e6);
+                println!("    {:<64} {count:>6} chunks {:>7.1} MB fetched", start.task, fetched as f64 / 1e6);
+                figures.push([stored as f64, fetched as f64, count as f64]);
                 rows.push(json!({
-                    "image": start.builder, "task": start.task, "way": name, "files_bytes": bytes,
+                    "image": start.builder, "task": start.task, "way": name(way), "files_bytes": bytes,
                     "chunks": chunks.len(), "stored": stored, "fetched_chunks": count, "fetched": fetched,
                 }));
             }
         }
+    }
+    println!("means of the starts, as multiples of the first:{:>23} stored, fetched, chunks", "");
+    for (way, of) in ways.iter().zip(&figures) {
+        let [stored, fetched, chunks] = [0, 1, 2].map(|figure| mean(of, &figures[0], figure));
+        println!("  {:<66} {stored:.3}, {fetched:.3}, {chunks:.3}", name(way));
     }
     let file = bench.join("packing.json");
     fs::write(&file, serde_json::to_string_pretty(&rows).unwrap()).unwrap();

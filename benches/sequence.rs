@@ -6,12 +6,11 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-use benches::lazy::{Contender, Lamina};
-use benches::{Report, Row, median, tiny};
+use benches::lazy::{Contender, Lamina, compare};
+use benches::{Report, tiny};
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
 use std::path::Path;
-use std::time::Instant;
 
 const ROUNDS: usize = 3;
 /// What is read at a time, as `cp` does.
@@ -59,25 +58,14 @@ fn main() {
     let mut report = Report::new("sequence", AS_BUILT);
     let latencies: &[&str] = if tiny() { &["5ms"] } else { &["5ms", "20ms"] };
     for latency in latencies {
-        let contender = |(name, fetch): &(&str, &str)| Lamina::of_directory(name, work.path(), fetch, latency);
-        let mut contenders: Vec<Lamina> = CONTENDERS.iter().map(contender).collect();
-        let mut seconds = vec![Vec::new(); contenders.len()];
-        let mut notes = vec![Vec::new(); contenders.len()];
-        for _ in 0..if tiny() { 1 } else { ROUNDS } {
-            for (i, contender) in contenders.iter_mut().enumerate() {
-                let root = contender.begin();
-                let start = Instant::now();
-                assert_eq!(read_file(&root.join("file")), length);
-                seconds[i].push(start.elapsed().as_secs_f64());
-                notes[i] = contender.end();
-            }
-        }
-        for (i, contender) in contenders.iter().enumerate() {
-            let mut of = vec![("MB/s".to_owned(), format!("{:.0}", length as f64 / 1e6 / median(&seconds[i])))];
-            of.extend(notes[i].iter().map(|(name, value)| (name.clone(), format!("{value:.1}"))));
-            let task = format!("1 GiB, {latency} away");
-            report.rows.push(Row { task, name: contender.name(), seconds: seconds[i].clone(), notes: of });
-        }
+        let contender = |(name, fetch): &(&str, &str)| -> Box<dyn Contender> {
+            Box::new(Lamina::of_directory(name, work.path(), fetch, latency))
+        };
+        let mut contenders: Vec<_> = CONTENDERS.iter().map(contender).collect();
+        let task = format!("{} MiB, {latency} away", length >> 20);
+        compare(&mut report, &task, &mut contenders, if tiny() { 1 } else { ROUNDS }, |root| {
+            assert_eq!(read_file(&root.join("file")), length);
+        });
     }
     report.finish();
 }

@@ -394,4 +394,5 @@ fn only_images_are_pushed_and_only_to_tags() {
     assert!(node.fail(2, &["convert", &source, "--push", "localhost:1/a:1"]).contains("original"));
     let digest = format!("localhost:1/a@{}", digest(b""));
     assert!(node.fail(2, &["convert", "oci:x", "--push", &digest]).contains("tag"));
+    assert!(node.fail(2, &["convert", "oci:x", "--name", &digest]).contains("tag"));
 }

@@ -14,6 +14,11 @@ pub async fn convert(refs: &Refs, source: &Source, work: &Path, options: &Option
     if options.push.is_some() && matches!(source, Source::Tar(_) | Source::Directory(_)) {
         return Err(Error::refused("only images are pushed: a tar or a directory has no original to stand beside"));
     }
+    if let Some(name) = options.name.as_ref().filter(|name| name.digest().is_some()) {
+        return Err(Error::refused(format!(
+            "the name {name}: a tag names an image, its digest comes from what is converted"
+        )));
+    }
     // A store that this build does not understand is said so before hours of work.
     refs.check_format().await.map_err(store)?;
     let session = Session::new(refs, work, options)?;

@@ -120,7 +120,8 @@ impl Publisher<'_> {
             // More can stand behind it.
             Ok(stat) if stat.size >= size => Ok(()),
             Ok(stat) => gone(format!("the file has {} of {size} bytes", stat.size)),
-            Err(e) => gone(e.to_string()),
+            Err(e @ StoreError::NotFound { .. }) => gone(e.to_string()),
+            Err(e) => Err(Error::failed(format!("looking for layer {id}"), e)),
         }
     }
 

@@ -26,6 +26,8 @@ type Piece = Result<Bytes, Error>;
 pub(crate) struct Download {
     state: State,
     rest: Bytes,
+    /// Bytes that are still to come.
+    left: u64,
 }
 
 enum State {
@@ -58,7 +60,7 @@ impl Repository {
     /// A blob from the byte `from` on, not verified; fetched once it is read, by tasks of `runtime`.
     pub(crate) fn blob(&self, digest: &Digest, size: u64, from: u64, runtime: Handle) -> Download {
         let plan = Plan { repository: self.clone(), digest: *digest, size, from, runtime };
-        Download { state: State::Waiting(Box::new(plan)), rest: Bytes::new() }
+        Download { state: State::Waiting(Box::new(plan)), rest: Bytes::new(), left: size.saturating_sub(from) }
     }
 }
 
@@ -162,8 +164,14 @@ impl io::Read for Download {
                 State::Ended => return Ok(0),
             };
             match pieces.blocking_recv() {
-                Some(Ok(piece)) => (self.rest, self.state) = (piece, State::Running(pieces)),
+                Some(Ok(piece)) => {
+                    self.left = self.left.saturating_sub(piece.len() as u64);
+                    (self.rest, self.state) = (piece, State::Running(pieces));
+                }
                 Some(Err(error)) => self.state = State::Failed(error),
+                None if self.left > 0 => {
+                    self.state = State::Failed(Error::failed("fetching a blob", "its task ended early"));
+                }
                 None => {}
             }
         }

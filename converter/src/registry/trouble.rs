@@ -102,7 +102,7 @@ pub(super) async fn of(response: Response, what: &str) -> Trouble {
     let wait = retry_after(&response);
     let text = format!("{what}: {status}{}", message(response).await);
     match status {
-        StatusCode::NOT_FOUND => Trouble::Missing(text),
+        StatusCode::NOT_FOUND | StatusCode::GONE => Trouble::Missing(text),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Trouble::Denied(text),
         StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => Trouble::Passing { what: text, wait },
         status if status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED => {

@@ -128,15 +128,16 @@ impl Blobs {
 
     /// The same of a document that may be missing.
     pub(super) fn document_if_there(&self, descriptor: &Descriptor) -> Result<Option<Vec<u8>>> {
-        let digest = document_digest(descriptor)?;
-        let bytes = match self {
+        match self {
             Self::Registry { repository, runtime } => {
-                runtime.block_on(repository.document_if_there(&digest, &descriptor.media_type))?
+                let digest = document_digest(descriptor)?;
+                let bytes = runtime.block_on(repository.document_if_there(&digest, &descriptor.media_type))?;
+                bytes.map(|bytes| checked(descriptor, &digest, bytes)).transpose()
             }
-            _ if self.has(&blob_path(&digest)) => Some(self.named(&blob_path(&digest))?),
-            _ => None,
-        };
-        bytes.map(|bytes| checked(descriptor, &digest, bytes)).transpose()
+            // What is not there has no size that could be too large.
+            _ if !self.has(&blob_path(&descriptor.digest()?)) => Ok(None),
+            _ => self.document(descriptor).map(Some),
+        }
     }
 
     /// A layer's blob, not verified.
@@ -289,5 +290,25 @@ impl<R: Read> Read for Counting<R> {
         let count = self.inner.read(buffer)?;
         self.at += count as u64;
         Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_that_may_be_missing_may_be_of_any_size_then() {
+        let layout = tempfile::tempdir().unwrap();
+        let blobs = Blobs::Directory(layout.path().to_owned());
+        let digest = Digest::of(b"a document");
+        let text = |size: u64| format!(r#"{{"mediaType": "a/b", "digest": "{digest}", "size": {size}}}"#);
+        let descriptor = |size| serde_json::from_str::<Descriptor>(&text(size)).unwrap();
+        assert!(blobs.document_if_there(&descriptor(DOCUMENT_MAX + 1)).unwrap().is_none());
+        let path = layout.path().join(blob_path(&digest));
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, b"a document").unwrap();
+        assert!(blobs.document_if_there(&descriptor(DOCUMENT_MAX + 1)).unwrap_err().is_refusal());
+        assert_eq!(blobs.document_if_there(&descriptor(10)).unwrap().unwrap(), b"a document");
     }
 }

@@ -4,7 +4,7 @@ use super::lock::{Holder, Lock, STILL, Signing};
 use super::{LOCK, Work};
 use crate::build::Made;
 use crate::error::{Error, Result};
-use blobstore::layer::{LayerId, WRITER_GENERATION, format, verify_file};
+use blobstore::layer::{LayerError, LayerId, WRITER_GENERATION, format, verify_file};
 use blobstore::refs::{Digest, layer_key};
 use std::fs;
 use std::io::{self, Read};
@@ -39,6 +39,8 @@ pub(crate) enum Adopted {
     Gone,
     /// It was not what it should be, and is removed.
     Damaged,
+    /// The system did not let it be taken or read: it stays for others.
+    Not,
 }
 
 /// A waiter looks this often.
@@ -71,7 +73,8 @@ impl Work {
                 Instant::now()
             });
             let holder = Holder::of(&directory);
-            if holder.still() >= STILL {
+            // Not at first sight: who has just taken the lock of a dead one has not yet written its name.
+            if since.elapsed() >= LOOK && holder.still() >= STILL {
                 tracing::warn!(diff_id = %key.diff_id, "{holder} makes this layer and has stood still for {} s: it is made \
                     here too, and not waited for", STILL.as_secs());
                 return Ok(None);
@@ -121,21 +124,30 @@ impl Slot {
             true => Ok(()),
             false => fs::hard_link(self.directory.join(id.to_string()), &to),
         });
-        // Taking away what was published needs no slot, so it can happen at any time; the record went first.
-        if linked.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
-            remove(&self.directory, &id);
-            return Adopted::Gone;
-        }
-        let verify = |()| verify_file(&to, Some(&id)).map_err(|e| e.to_string());
-        match linked.map_err(|e| e.to_string()).and_then(verify) {
-            Ok(_) => Adopted::Yes,
+        let adopted = match linked {
+            Ok(()) => match verify_file(&to, Some(&id)) {
+                Ok(_) => return Adopted::Yes,
+                Err(error @ LayerError::Io { .. }) => {
+                    tracing::warn!(layer = %id, %error, "a kept layer cannot be read: it is made anew");
+                    Adopted::Not
+                }
+                Err(error) => {
+                    tracing::warn!(layer = %id, %error, "a kept layer is not whole: it is made anew");
+                    Adopted::Damaged
+                }
+            },
+            // Taking away what was published needs no slot, so it can happen at any time; the record went first.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Adopted::Gone,
             Err(error) => {
-                tracing::warn!(layer = %id, error, "a kept layer is not whole: it is made anew");
-                let _ = fs::remove_file(&to);
-                remove(&self.directory, &id);
-                Adopted::Damaged
+                tracing::warn!(layer = %id, %error, "a kept layer cannot be taken over: it is made anew");
+                Adopted::Not
             }
+        };
+        let _ = fs::remove_file(&to);
+        if adopted != Adopted::Not {
+            remove(&self.directory, &id);
         }
+        adopted
     }
 
     /// Keeps a layer that is in a stage. That it cannot be kept does no harm.

@@ -17,8 +17,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// How long a holder may show no sign of progress: more than the longest step between two signs, which is to decide on
-/// the tree of a layer of millions of entries.
+/// How long a holder may show no sign of progress: more than it takes to decide on the tree of a layer of millions of
+/// entries. A step without signs can take longer (a kept layer of many gigabytes that is verified, a registry that asks
+/// for patience again and again): then others do the same work.
 pub(super) const STILL: Duration = Duration::from_secs(300);
 
 /// A lock is touched this often at most.

@@ -2,7 +2,7 @@
 
 use super::{LOCK, RUN, Slot, Work};
 use rustix::fs::{FlockOperation, flock};
-use std::fs::{self, File, Metadata};
+use std::fs::{self, DirEntry, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -58,10 +58,19 @@ fn is_dead(stage: &Path) -> io::Result<bool> {
 
 /// What a slot's directory holds, if its files are nobody else's: a conversion that uses one has a link to it.
 fn idle(directory: &Path) -> Option<Idle> {
-    let files = fs::read_dir(directory).ok()?.map(|entry| entry?.metadata()).collect::<io::Result<Vec<_>>>().ok()?;
-    let modified = files.iter().filter_map(|file| file.modified().ok()).max()?;
-    let idle = files.iter().all(|file| file.nlink() == 1);
-    idle.then(|| Idle { directory: directory.to_owned(), modified, bytes: files.iter().map(Metadata::len).sum() })
+    let entries = fs::read_dir(directory)
+        .ok()?
+        .map(|entry| Ok((entry.as_ref().map(DirEntry::file_name).ok(), entry?.metadata()?)));
+    let files = entries.collect::<io::Result<Vec<_>>>().ok()?;
+    // Whoever looks into the slot touches the lock: it says how old the layer is only where there is none.
+    let age = |lock: bool| {
+        let of = files.iter().filter(|(name, _)| (name.as_deref() == Some(LOCK.as_ref())) == lock);
+        of.filter_map(|(_, file)| file.modified().ok()).max()
+    };
+    let modified = age(false).or_else(|| age(true))?;
+    let idle = files.iter().all(|(_, file)| file.nlink() == 1);
+    let bytes = files.iter().map(|(_, file)| file.len()).sum();
+    idle.then(|| Idle { directory: directory.to_owned(), modified, bytes })
 }
 
 /// Removes what is in a slot's directory, and it with the slot, unless somebody makes its layer just now.

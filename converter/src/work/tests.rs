@@ -115,6 +115,21 @@ fn a_kept_layer_that_was_published_since_it_was_found_is_gone_and_not_damaged() 
 }
 
 #[test]
+fn a_kept_layer_that_cannot_be_taken_over_stays_for_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let work = Work::open(directory.path()).unwrap();
+    work.keep(&KEY);
+    let slot = work.take(&KEY);
+    let found = slot.found();
+    let stage = work.stage().unwrap();
+    // No directory can be made below it.
+    fs::write(stage.path().join("layers"), b"").unwrap();
+    assert_eq!(slot.adopt(&found[0], stage.path()), Adopted::Not);
+    let other = work.stage().unwrap();
+    assert_eq!(slot.adopt(&found[0], other.path()), Adopted::Yes);
+}
+
+#[test]
 fn a_torn_record_is_no_record() {
     let directory = tempfile::tempdir().unwrap();
     let work = Work::open(directory.path()).unwrap();
@@ -204,8 +219,9 @@ fn a_kept_layer_goes_when_it_is_a_week_old_and_when_a_store_has_it() {
     sweep::sweep(&work, u64::MAX);
     assert!(work.slot_directory(&KEY).exists(), "too young");
     age(&work.slot_directory(&KEY), 8 * DAY);
+    drop(work.take(&KEY));
     sweep::sweep(&work, u64::MAX);
-    assert!(!work.slot_directory(&KEY).exists());
+    assert!(!work.slot_directory(&KEY).exists(), "that somebody looked at it does not make it younger");
 
     work.forget(&KEY, &work.keep(&KEY));
     assert!(!work.slot_directory(&KEY).exists());
@@ -235,7 +251,6 @@ fn where_room_is_short_the_oldest_of_the_kept_layers_that_are_a_day_old_go() {
     sweep::sweep(&work, bytes() - 1);
     assert_eq!(left(), [true, false, true, true, true], "one is enough, and the oldest is in use");
     drop(held);
-    age(&work.slot_directory(&keys[0]), 5 * DAY);
     sweep::sweep(&work, bytes() - 1);
     assert_eq!(left(), [false, false, true, true, true]);
     sweep::sweep(&work, 0);
