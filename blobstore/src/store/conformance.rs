@@ -162,7 +162,10 @@ async fn upload_is_exclusive(store: &dyn Store, base: &str) {
     already_exists(store.upload(&key, local.path()).await);
     let gone = local.path().with_extension("not-there");
     let answer = store.upload(&format!("{base}never"), &gone).await;
-    assert!(matches!(answer, Err(StoreError::Io { .. })), "a missing local file is no missing object: {answer:?}");
+    assert!(
+        matches!(&answer, Err(StoreError::Local { path, .. }) if *path == gone),
+        "it is the local file: {answer:?}"
+    );
 }
 
 async fn adoption_is_exclusive(store: &dyn Store, base: &str) {
@@ -177,7 +180,10 @@ async fn adoption_is_exclusive(store: &dyn Store, base: &str) {
     already_exists(store.adopt(&key, local.path()).await);
     let gone = local.path().with_extension("not-there");
     let answer = store.adopt(&format!("{base}never"), &gone).await;
-    assert!(matches!(answer, Err(StoreError::Io { .. })), "a missing local file is no missing object: {answer:?}");
+    assert!(
+        matches!(&answer, Err(StoreError::Local { path, .. }) if *path == gone),
+        "it is the local file: {answer:?}"
+    );
     drop(local);
     assert_eq!(done(store.get(&key).await), vec![43; 300_000], "the object does not need the local file's name");
 }

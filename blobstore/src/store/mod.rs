@@ -45,7 +45,7 @@ use bytes::Bytes;
 use futures_util::stream::{self, BoxStream};
 use std::fmt;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 /// Longest object that is read whole over the network: the small ones are meant, and this is some hundred times the
@@ -127,6 +127,14 @@ pub enum StoreError {
         store: String,
         /// What the service says.
         what: String,
+    },
+    /// The local file that was to be stored could not be read.
+    #[error("{}: {source}", path.display())]
+    Local {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
     },
     /// The input or output itself failed; trying again may help.
     #[error("{store}: {key}: {source}")]

@@ -15,7 +15,7 @@ use object_store::path::Path as Location;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::{JoinSet, spawn_blocking};
@@ -41,20 +41,17 @@ const COMPLETION: Duration = Duration::from_secs(600);
 
 pub(super) async fn upload(inner: &Arc<Inner>, key: &str, file: &Path) -> Result<()> {
     let location = inner.location(key)?;
-    let local = |source: io::Error| StoreError::Io { store: inner.url.clone(), key: key.to_owned(), source };
-    let path = file.to_owned();
-    let opened = blocking(move || File::open(&path).and_then(|file| Ok((file.metadata()?.len(), file)))).await;
-    let (length, file) = opened.map_err(local)?;
-    let file = Arc::new(file);
+    let file = Arc::new(Local::open(file).await?);
+    let length = file.length;
     if length <= PART {
-        let body = read(&file, 0, length).await.map_err(local)?;
+        let body = file.read(0, length).await?;
         return tried(|| inner.create(key, body.clone())).await;
     }
     inner.check_upload_condition().await?;
     tried(|| inner.check_absent(key)).await?;
     // Where another writer was at it at the end, what was sent cannot be used: once more, if nothing came of the other.
     for tries in 1..=2 {
-        match send_all(inner, key, &location, &file, length).await? {
+        match send_all(inner, key, &location, &file).await? {
             Completion::Done => return Ok(()),
             Completion::Conflict => waited(&inner.contended(key), tries).await,
         };
@@ -72,16 +69,10 @@ enum Completion {
 }
 
 /// One upload, from its beginning to its end.
-async fn send_all(
-    inner: &Arc<Inner>,
-    key: &str,
-    location: &Location,
-    file: &Arc<File>,
-    length: u64,
-) -> Result<Completion> {
+async fn send_all(inner: &Arc<Inner>, key: &str, location: &Location, file: &Arc<Local>) -> Result<Completion> {
     let pending = Pending::begin(inner, key, location.clone()).await?;
-    let ended = match send(inner, key, &pending, file, length).await {
-        Ok(parts) => complete(inner, key, &pending, &parts, length).await,
+    let ended = match send(inner, key, &pending, file).await {
+        Ok(parts) => complete(inner, key, &pending, &parts, file.length).await,
         Err(error) => Err(error),
     };
     match ended {
@@ -92,7 +83,8 @@ async fn send_all(
 }
 
 /// Sends all parts; gives what the service calls them, in order.
-async fn send(inner: &Arc<Inner>, key: &str, pending: &Pending, file: &Arc<File>, length: u64) -> Result<Vec<PartId>> {
+async fn send(inner: &Arc<Inner>, key: &str, pending: &Pending, file: &Arc<Local>) -> Result<Vec<PartId>> {
+    let length = file.length;
     let part = part_length(length);
     let count = length.div_ceil(part);
     let mut sent: Vec<Option<PartId>> = vec![None; count as usize];
@@ -127,12 +119,10 @@ async fn send_part(
     location: &Location,
     id: &String,
     number: usize,
-    file: &Arc<File>,
+    file: &Arc<Local>,
     range: std::ops::Range<u64>,
 ) -> Result<(usize, PartId)> {
-    let body = read(file, range.start, range.end - range.start).await;
-    let local = |source| StoreError::Io { store: inner.url.clone(), key: key.to_owned(), source };
-    let body = body.map_err(local)?;
+    let body = file.read(range.start, range.end - range.start).await?;
     let put = || inner.asked(key, PART_TIME, || inner.plain.put_part(location, id, number, body.clone().into()));
     Ok((number, tried(put).await?))
 }
@@ -231,19 +221,41 @@ fn part_length(length: u64) -> u64 {
     PART.max(length.div_ceil(PARTS).next_multiple_of(1 << 20))
 }
 
-async fn read(file: &Arc<File>, at: u64, length: u64) -> io::Result<Bytes> {
-    let file = file.clone();
-    blocking(move || {
-        // Fits: a part is some megabytes.
-        let mut body = vec![0; length as usize];
-        file.read_exact_at(&mut body, at)?;
-        Ok(body.into())
-    })
-    .await
+/// The file that is sent.
+struct Local {
+    path: PathBuf,
+    file: File,
+    length: u64,
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    spawn_blocking(work).await.unwrap_or_else(|e| Err(io::Error::other(e)))
+impl Local {
+    async fn open(path: &Path) -> Result<Self> {
+        let path = path.to_owned();
+        blocking(path.clone(), move || {
+            let file = File::open(&path)?;
+            Ok(Self { length: file.metadata()?.len(), file, path })
+        })
+        .await
+    }
+
+    async fn read(self: &Arc<Self>, at: u64, length: u64) -> Result<Bytes> {
+        let own = self.clone();
+        blocking(self.path.clone(), move || {
+            // Fits: a part is some megabytes.
+            let mut body = vec![0; length as usize];
+            own.file.read_exact_at(&mut body, at)?;
+            Ok(body.into())
+        })
+        .await
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    path: PathBuf,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T> {
+    let done = spawn_blocking(work).await.unwrap_or_else(|e| Err(io::Error::other(e)));
+    done.map_err(|source| StoreError::Local { path, source })
 }
 
 #[cfg(test)]
