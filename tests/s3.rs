@@ -7,6 +7,7 @@ use blobstore::store::{Environment, S3Settings, S3Store, Settings, Store, StoreE
 use bytes::Bytes;
 use futures_util::StreamExt;
 use std::fs;
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -46,6 +47,16 @@ fn from_environment(address: SocketAddr, variables: &[(&str, &str)]) -> Settings
 
 fn is_part(request: &Request, number: u32) -> bool {
     request.method == "PUT" && request.path.contains(&format!("partNumber={number}&"))
+}
+
+/// Waits until something is so.
+async fn until(is: impl Fn() -> bool) {
+    let wait = async {
+        while !is() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), wait).await.expect("it does not come to that");
 }
 
 fn large_file() -> tempfile::NamedTempFile {
@@ -170,13 +181,11 @@ async fn an_upload_whose_caller_goes_away_is_aborted() {
     let (seen, hung) = (|front: &Front| front.requests().iter().any(|r| is_part(r, 2)), &front);
     tokio::select! {
         answer = store.upload("x", file.path()) => panic!("{answer:?}"),
-        () = async { while !seen(hung) { tokio::time::sleep(Duration::from_millis(5)).await } } => {}
+        () = until(|| seen(hung)) => {}
     }
     let aborted =
         |front: &Front| front.requests().iter().any(|r| r.method == "DELETE" && r.path.contains("/x?uploadId="));
-    while !aborted(&front) {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until(|| aborted(&front)).await;
 }
 
 /// Whether a request is the last one of an upload.
@@ -400,6 +409,18 @@ async fn answers_that_are_not_what_was_asked_for_are_errors() {
 }
 
 #[tokio::test]
+async fn a_refusal_that_does_not_come_whole_says_nothing_of_the_object() {
+    let hangs = Front::start(None, |_| Answer::Hang("404 Not Found", "<Error><Code>NoSuch"));
+    let answer = store(hangs.address).get("x").await;
+    let Err(StoreError::Io { source, .. }) = answer else { panic!("{answer:?}") };
+    assert!(source.kind() == ErrorKind::TimedOut && source.to_string().contains("404 Not Found"), "{source}");
+    let Some(s3) = S3::start("a refusal that is cut") else { return };
+    let cut = Front::start(Some(s3.address), |_| Answer::CutAnswer(20));
+    let answer = store(cut.address).get("x").await;
+    assert!(matches!(answer, Err(StoreError::Io { .. })), "{answer:?}");
+}
+
+#[tokio::test]
 async fn the_first_bytes_of_a_range_are_handed_over_before_the_last_are_there() {
     let head = "206 Partial Content\r\nContent-Range: bytes 0-9/100\r\nETag: \"x\"\r\nLast-Modified: Wed, 21 Oct 2015 07:28:00 GMT";
     let slow = Front::start(None, move |_| Answer::Hang(head, "beginning"));
@@ -516,6 +537,48 @@ async fn credentials_are_asked_for_again_before_they_end() {
     assert!(wanted >= 4, "{wanted}");
 }
 
+/// Settings that ask the metadata service of an instance at an address.
+fn of_instance(s3: SocketAddr, metadata: SocketAddr) -> Settings {
+    from_environment(s3, &[("AWS_EC2_METADATA_SERVICE_ENDPOINT", &format!("http://{metadata}"))])
+}
+
+#[tokio::test]
+async fn a_service_that_cannot_give_credentials_just_now_is_asked_again_and_one_that_says_no_is_not() {
+    let Some(s3) = S3::start("a service of credentials that fails") else { return };
+    let role = |request: &Request| match &*request.path {
+        "/latest/api/token" => Answer::Reply("200 OK", vec![], b"token".to_vec()),
+        "/latest/meta-data/iam/security-credentials/" => Answer::Reply("200 OK", vec![], b"role".to_vec()),
+        _ => given(KEY.0, FUTURE),
+    };
+    let cloud = Front::start(None, move |request| match request.number {
+        0 => error("503 Service Unavailable", ""),
+        2 => error("500 Internal Server Error", ""),
+        _ => role(request),
+    });
+    let settings = of_instance(s3.address, cloud.address);
+    let plain = S3Store::new("s3://bucket/a/prefix", &settings).unwrap();
+    let answer = plain.get("x").await;
+    assert!(
+        matches!(&answer, Err(StoreError::Busy { what, .. }) if what.contains("no credentials") && what.contains("503")),
+        "{answer:?}"
+    );
+    let again = open_with("s3://bucket/a/prefix", &settings).unwrap();
+    assert!(matches!(again.get("x").await, Err(StoreError::NotFound { .. })), "{:?}", cloud.requests());
+    let denies = Front::start(None, |_| error("403 Forbidden", "AccessDenied"));
+    let answer = open_with("s3://bucket", &of_instance(s3.address, denies.address)).unwrap().get("x").await;
+    assert!(matches!(&answer, Err(StoreError::Denied { what, .. }) if what.contains("403")), "{answer:?}");
+    assert_eq!(denies.requests().len(), 1);
+    let token = tempfile::NamedTempFile::new().unwrap();
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let uri = format!("http://{nobody}/credentials");
+    let variables = [
+        ("AWS_CONTAINER_CREDENTIALS_FULL_URI", &*uri),
+        ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", token.path().to_str().unwrap()),
+    ];
+    let answer = S3Store::new("s3://bucket", &from_environment(s3.address, &variables)).unwrap().get("x").await;
+    assert!(matches!(&answer, Err(StoreError::Io { .. })), "{answer:?}");
+}
+
 #[tokio::test]
 async fn a_web_identity_is_exchanged_for_credentials() {
     let Some(s3) = S3::start("a web identity") else { return };
@@ -564,7 +627,13 @@ async fn a_profiles_keys_are_read_again_when_the_file_changes() {
     let denied = store.get("x").await;
     assert!(matches!(denied, Err(StoreError::Denied { .. })), "{denied:?}");
     write(KEY.0);
-    assert!(matches!(store.get("x").await, Err(StoreError::NotFound { .. })));
+    // Looked at now and then.
+    let read_again = async {
+        while !matches!(store.get("x").await, Err(StoreError::NotFound { .. })) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), read_again).await.unwrap();
     settings.s3.profile = Some("none".to_owned());
     let error = S3Store::new("s3://bucket", &settings).unwrap_err().to_string();
     assert!(error.contains("profile none") && error.contains(file.to_str().unwrap()), "{error}");

@@ -69,6 +69,10 @@ impl Refusal {
             400 if matches!(&*self.code, "RequestTimeout" | "IncompleteBody") => {
                 StoreError::Busy { store, key, what, after: self.after }
             }
+            // Of AWS's service for web identities: too many asked, or it could not ask who vouches for them.
+            400 if matches!(&*self.code, "Throttling" | "ThrottlingException" | "IDPCommunicationError") => {
+                StoreError::Busy { store, key, what, after: self.after }
+            }
             409 if self.code == "OperationAborted" => StoreError::Busy { store, key, what, after: self.after },
             408 | 429 | 500 | 502 | 503 | 504 => StoreError::Busy { store, key, what, after: self.after },
             501 => StoreError::Unsupported { store, what: format!("{key}: {what}") },
@@ -138,7 +142,9 @@ mod tests {
         assert!(matches!(refusal(404, &[], bucket).into_error("s", "k"), StoreError::NoStore { .. }));
         let upload = refusal(404, &[], "<Error><Code>NoSuchUpload</Code></Error>").into_error("s", "k");
         assert!(matches!(upload, StoreError::Answer { .. }), "{upload}");
-        for (status, code) in [(400, "RequestTimeout"), (400, "IncompleteBody"), (409, "OperationAborted")] {
+        for (status, code) in
+            [(400, "RequestTimeout"), (400, "IncompleteBody"), (400, "Throttling"), (409, "OperationAborted")]
+        {
             let body = Bytes::from(format!("<Error><Code>{code}</Code></Error>"));
             let told = Refusal::new(StatusCode::from_u16(status).unwrap(), &HeaderMap::new(), &body);
             assert!(matches!(told.into_error("s", "k"), StoreError::Busy { .. }), "{code}");
