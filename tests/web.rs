@@ -113,6 +113,19 @@ async fn the_first_bytes_of_a_range_are_handed_over_before_the_last_are_there() 
 }
 
 #[tokio::test]
+async fn a_redirect_to_nowhere_and_a_refusal_that_does_not_come_whole_are_told() {
+    for status in ["302 Found", "304 Not Modified", "300 Multiple Choices"] {
+        let nowhere = Front::start(None, move |_| Answer::Reply(status, vec![], vec![]));
+        let told = store(nowhere.address).get("a").await.unwrap_err().to_string();
+        assert!(told.contains(status) && told.contains("where to"), "{told}");
+    }
+    let refuses = Front::start(None, |_| Answer::Reply("404 Not Found", vec![], vec![b'x'; 1000]));
+    let cut = Front::start(Some(refuses.address), |_| Answer::CutAnswer(20));
+    let answer = store(cut.address).get("a").await;
+    assert!(matches!(answer, Err(StoreError::Io { .. })), "{answer:?}");
+}
+
+#[tokio::test]
 async fn redirects_are_followed_but_not_to_a_folder() {
     let (dir, files) = files();
     files.create("b/a", Bytes::from_static(b"x")).await.unwrap();

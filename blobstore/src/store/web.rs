@@ -7,7 +7,7 @@
 //! of TLS never.
 
 use super::body::Body;
-use super::client::{CONNECT, STALL, Wanted, client};
+use super::client::{CONNECT, STALL, TOLD, Wanted, client};
 use super::identity::Identities;
 use super::refusal::{Refusal, TOLD_MAX, no_answer};
 use super::settings::Settings;
@@ -22,7 +22,7 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use tokio::time::timeout;
 
 const REDIRECTS_MAX: usize = 5;
@@ -89,7 +89,7 @@ impl Inner {
         match timeout(STALL, request.send()).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => Err(self.broken(key, error)),
-            Err(_) => Err(self.late(key)),
+            Err(_) => Err(self.late(key, STALL)),
         }
     }
 
@@ -104,8 +104,8 @@ impl Inner {
         StoreError::Io { store: self.url.clone(), key: key.to_owned(), source }
     }
 
-    fn late(&self, key: &str) -> StoreError {
-        let source = io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {STALL:?}"));
+    fn late(&self, key: &str, limit: Duration) -> StoreError {
+        let source = io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {limit:?}"));
         StoreError::Io { store: self.url.clone(), key: key.to_owned(), source }
     }
 
@@ -116,21 +116,34 @@ impl Inner {
     /// What an answer that is no success means.
     async fn refused(&self, key: &str, mut answer: Response) -> StoreError {
         if answer.status().is_redirection() {
-            let to = answer.headers().get(http::header::LOCATION).and_then(|to| to.to_str().ok()).unwrap_or_default();
-            return match to.ends_with('/') {
-                true => StoreError::NotFound { store: self.url.clone(), key: key.to_owned() },
-                false => self.answer(key, "a redirect out of TLS, or one too many, is not followed".to_owned()),
-            };
+            return self.redirected(key, &answer);
         }
         let mut told = BytesMut::new();
-        // What does not come is not needed to know what the status means.
-        while let Ok(Ok(Some(piece))) = timeout(STALL, answer.chunk()).await {
-            told.extend_from_slice(&piece);
-            if told.len() > TOLD_MAX {
-                break;
+        let reading = async {
+            while told.len() < TOLD_MAX
+                && let Some(piece) = answer.chunk().await?
+            {
+                told.extend_from_slice(&piece);
             }
+            Ok(())
+        };
+        match timeout(TOLD, reading).await {
+            Ok(Ok(())) => Refusal::new(answer.status(), answer.headers(), &told.freeze()).into_error(&self.url, key),
+            // What a status means may stand in its body.
+            Ok(Err(error)) => self.broken(key, error),
+            Err(_) => self.late(key, TOLD),
         }
-        Refusal::new(answer.status(), answer.headers(), &told.freeze()).into_error(&self.url, key)
+    }
+
+    /// What a redirect means that is not followed.
+    fn redirected(&self, key: &str, answer: &Response) -> StoreError {
+        match answer.headers().get(http::header::LOCATION).map(|to| to.as_bytes()) {
+            Some(to) if to.ends_with(b"/") => StoreError::NotFound { store: self.url.clone(), key: key.to_owned() },
+            Some(_) => {
+                self.answer(key, "a redirect out of TLS, to no URL, or one too many, is not followed".to_owned())
+            }
+            None => self.answer(key, format!("the server answers {} and does not say where to", answer.status())),
+        }
     }
 
     /// The next `length` bytes of an answer, of which nothing more is read; `whole`: and there must be no more.
@@ -160,7 +173,7 @@ impl Inner {
                 let mut body = BytesMut::new();
                 while let Some(piece) = timeout(STALL, answer.chunk())
                     .await
-                    .map_err(|_| self.late(key))?
+                    .map_err(|_| self.late(key, STALL))?
                     .map_err(|e| self.broken(key, e))?
                 {
                     body.extend_from_slice(&piece);
