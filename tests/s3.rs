@@ -186,6 +186,29 @@ async fn an_upload_whose_caller_goes_away_is_aborted() {
     let aborted =
         |front: &Front| front.requests().iter().any(|r| r.method == "DELETE" && r.path.contains("/x?uploadId="));
     until(|| aborted(&front)).await;
+    store.settle().await;
+    assert_eq!(s3.parts(), 0);
+}
+
+#[tokio::test]
+async fn an_upload_whose_caller_goes_away_before_it_has_begun_is_aborted() {
+    let Some(s3) = S3::start("an upload that is cancelled early") else { return };
+    let begins = |request: &Request| request.method == "POST" && request.path.contains("/x?uploads");
+    let front = Front::start(Some(s3.address), move |request| {
+        if begins(request) {
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        Answer::Pass
+    });
+    let (store, file) = (store(front.address), large_file());
+    tokio::select! {
+        answer = store.upload("x", file.path()) => panic!("{answer:?}"),
+        () = until(|| front.requests().iter().any(begins)) => {}
+    }
+    store.settle().await;
+    let asked = front.requests();
+    assert!(asked.iter().any(|r| r.method == "DELETE" && r.path.contains("/x?uploadId=")), "{asked:?}");
+    assert_eq!(s3.parts(), 0);
 }
 
 /// Whether a request is the last one of an upload.

@@ -200,4 +200,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Removes an object; one that is not there is no error.
     async fn delete(&self, key: &str) -> Result<()>;
+
+    /// Waits until what callers began, and went away from, is taken back: for a process that is about to end.
+    async fn settle(&self) {}
 }

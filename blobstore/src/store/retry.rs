@@ -120,4 +120,8 @@ impl Store for Retry {
     async fn delete(&self, key: &str) -> Result<()> {
         tried(|| self.inner.delete(key)).await
     }
+
+    async fn settle(&self) {
+        self.inner.settle().await;
+    }
 }

@@ -5,7 +5,7 @@
 //! then, yes again. The object lies beside the store's own under a name that no key can have, and stays: from then on one
 //! request tells of writes. Uploads in parts are put to the test before a process's first one.
 
-use super::upload::Pending;
+use super::pending::Pending;
 use super::{Inner, WRITE, answer, status};
 use crate::store::client::STALL;
 use crate::store::retry::tried;

@@ -18,6 +18,7 @@ mod condition;
 mod connect;
 mod connector;
 mod credentials;
+mod pending;
 mod profile;
 mod upload;
 
@@ -34,6 +35,7 @@ use futures_util::StreamExt;
 use object_store::aws::AmazonS3;
 use object_store::path::Path as Location;
 use object_store::{Error, GetOptions, GetRange, GetResult, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use pending::Unfinished;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
@@ -65,6 +67,7 @@ struct Inner {
     prefix: String,
     identities: Identities,
     condition: Condition,
+    unfinished: Unfinished,
 }
 
 impl S3Store {
@@ -72,8 +75,9 @@ impl S3Store {
     pub fn new(url: &str, settings: &Settings) -> Result<Self> {
         let connect::Connected { plain, creating, credentials, prefix } = connect::connect(url, settings)?;
         let url = url.trim_end_matches('/').to_owned();
-        let (identities, condition) = (Identities::new(), Condition::default());
-        Ok(Self { inner: Arc::new(Inner { url, plain, creating, credentials, prefix, identities, condition }) })
+        let (identities, condition, unfinished) = (Identities::new(), Condition::default(), Unfinished::default());
+        let inner = Inner { url, plain, creating, credentials, prefix, identities, condition, unfinished };
+        Ok(Self { inner: Arc::new(inner) })
     }
 }
 
@@ -124,7 +128,10 @@ impl Inner {
     }
 
     fn late(&self, key: &str, limit: Duration) -> StoreError {
-        let source = io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {limit:?}"));
+        self.io(key, io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {limit:?}")))
+    }
+
+    fn io(&self, key: &str, source: io::Error) -> StoreError {
         StoreError::Io { store: self.url.clone(), key: key.to_owned(), source }
     }
 
@@ -301,5 +308,9 @@ impl Store for S3Store {
             Err(StoreError::NotFound { .. }) => Ok(()),
             done => done,
         }
+    }
+
+    async fn settle(&self) {
+        self.inner.unfinished.settled().await;
     }
 }

@@ -1,15 +1,15 @@
 //! A local file to a bucket: in one request when it is small, else in parts, some of them under way at once.
 //!
 //! An object is there when its last request is answered, and before it is not. What does not come to that is aborted:
-//! also when the caller goes away. A process that is killed leaves its parts, which are paid for and never seen: a
+//! also when the caller goes away ([`pending`](super::pending)). A process that is killed leaves its parts, which are paid for and never seen: a
 //! lifecycle rule of the bucket is for those.
 
+use super::pending::Pending;
 use super::{CONFLICTS, Inner, answer, status};
 use crate::store::client::STALL;
 use crate::store::retry::{tried, waited};
 use crate::store::{Result, StoreError};
 use bytes::Bytes;
-use object_store::aws::AmazonS3;
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path as Location;
 use std::fs::File;
@@ -32,9 +32,6 @@ const IN_FLIGHT: usize = 4;
 
 /// How long one part may take.
 const PART_TIME: Duration = Duration::from_secs(300);
-
-/// When a service has noticed that a connection is gone.
-const SETTLED: Duration = Duration::from_secs(2);
 
 /// How long the service may take to put the parts together.
 const COMPLETION: Duration = Duration::from_secs(600);
@@ -100,8 +97,7 @@ async fn send(inner: &Arc<Inner>, key: &str, pending: &Pending, file: &Arc<Local
             next += 1;
         }
         let Some(ended) = tasks.join_next().await else { break };
-        let failed = |e| StoreError::Io { store: inner.url.clone(), key: key.to_owned(), source: io::Error::other(e) };
-        match ended.map_err(failed) {
+        match ended.map_err(|e| inner.io(key, io::Error::other(e))) {
             Ok(Ok((number, id))) => sent[number] = Some(id),
             Ok(Err(error)) | Err(error) => {
                 // A part that arrives after the upload was aborted would stay: what is under way comes to its end first.
@@ -166,53 +162,6 @@ impl Inner {
             Ok(found) if found.size == length => self.exists(key),
             _ => error,
         }
-    }
-}
-
-/// An upload that is begun; aborted when it is dropped without having come to an end.
-pub(super) struct Pending {
-    client: AmazonS3,
-    pub(super) location: Location,
-    pub(super) id: String,
-    armed: bool,
-}
-
-impl Pending {
-    pub(super) async fn begin(inner: &Inner, key: &str, location: Location) -> Result<Self> {
-        let id = tried(|| inner.asked(key, STALL, || inner.plain.create_multipart(&location))).await?;
-        Ok(Self { client: inner.plain.clone(), location, id, armed: true })
-    }
-
-    pub(super) fn done(mut self) {
-        self.armed = false;
-    }
-
-    /// Has the service forget the parts. Where it does not, they are waste and no harm.
-    pub(super) async fn abort(mut self) {
-        self.armed = false;
-        abort(&self.client, &self.location, &self.id).await;
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        if self.armed {
-            let (client, location, id) = (self.client.clone(), self.location.clone(), std::mem::take(&mut self.id));
-            runtime.spawn(async move {
-                abort(&client, &location, &id).await;
-                // The service may still have been taking in a part whose connection is gone by now.
-                tokio::time::sleep(SETTLED).await;
-                let _ = timeout(STALL, client.abort_multipart(&location, &id)).await;
-            });
-        }
-    }
-}
-
-async fn abort(client: &AmazonS3, location: &Location, id: &String) {
-    let answer = timeout(STALL, client.abort_multipart(location, id)).await;
-    if !matches!(answer, Ok(Ok(()))) {
-        tracing::warn!(%location, "an upload was not completed, and its parts could not be removed");
     }
 }
 
