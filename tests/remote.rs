@@ -129,9 +129,9 @@ fn a_conversion_that_a_signal_stops_takes_its_upload_back() {
     }
 }
 
-/// A server before `s3` that does not answer for the second part of a layer.
+/// A server before `s3` that does not answer for the parts of layers.
 fn hanging(s3: &S3) -> Front {
-    Front::start(Some(s3.address), |request| match is_of_upload(request, "PUT", "partNumber=2&") {
+    Front::start(Some(s3.address), |request| match is_of_upload(request, "PUT", "/layers/") {
         true => Answer::Hang("200 OK", ""),
         false => Answer::Pass,
     })
