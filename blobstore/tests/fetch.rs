@@ -1,23 +1,21 @@
 //! The fetcher against stores that fail in every way: right bytes, or an error in time; never wrong bytes.
+//!
+//! Time stands still while anything can still happen, so that no test depends on how fast the machine is.
 
 #![allow(clippy::unwrap_used)]
 
 mod support;
 
-use blobstore::cache::{Cache, Options as CacheOptions, Reserve};
 use blobstore::fetch::{FetchKind, Fetcher, Layer, Options};
 use blobstore::layer::Index;
-use blobstore::meter::{Meter, Source};
-use blobstore::refs::{StackEntry, layer_key};
-use blobstore::store::{Action, Fault, Store, open};
+use blobstore::meter::Source;
+use blobstore::refs::StackEntry;
+use blobstore::store::{Action, Fault, Store};
 use std::io::ErrorKind;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use support::Input;
+use support::node::{self, CHUNK};
 use tempfile::TempDir;
-
-const CHUNK: usize = 16 << 10;
 
 /// A store with one layer, and a node.
 struct Setup {
@@ -27,36 +25,21 @@ struct Setup {
     contents: Vec<Vec<u8>>,
 }
 
-fn content(seed: u32) -> Vec<u8> {
-    let mut half = vec![0; CHUNK / 2];
-    blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut half);
-    half.resize(CHUNK, seed as u8);
-    half
-}
-
 impl Setup {
     async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let contents: Vec<_> = (0..8).map(content).collect();
-        let (layer, entry) = Self::add(dir.path(), &contents, &[5; 8192]).await;
+        let contents: Vec<_> = (0..8).map(node::content).collect();
+        let (layer, entry) = node::add(dir.path(), &contents, &[5; 8192]).await;
         Self { dir, layer, entry, contents }
     }
 
-    async fn add(dir: &Path, contents: &[Vec<u8>], metadata: &[u8]) -> (Layer, StackEntry) {
-        let input = Input { metadata: metadata.to_vec(), chunks: contents.to_vec(), ..Input::new(1, &[]) };
-        let (summary, bytes) = input.write(2);
-        Self::store_at(dir).create(&layer_key(&summary.id), bytes.clone().into()).await.unwrap();
-        let layer = Layer::new(Arc::new(Index::parse(bytes.into()).unwrap()));
-        let entry = StackEntry { head: summary.head_len, size: summary.file_len, ..StackEntry::bare(summary.id) };
-        (layer, entry)
-    }
-
-    fn store_at(dir: &Path) -> Arc<dyn Store> {
-        open(&format!("file://{}", dir.join("store").display())).unwrap()
+    /// Another layer, with two chunks of the first.
+    async fn other(&self) -> Layer {
+        node::add(self.dir.path(), &self.contents[2..4], &[6; 4096]).await.0
     }
 
     fn store(&self) -> Arc<dyn Store> {
-        Self::store_at(self.dir.path())
+        node::store(self.dir.path())
     }
 
     fn script(&self, actions: impl IntoIterator<Item = Action>) -> Arc<Fault> {
@@ -64,17 +47,11 @@ impl Setup {
     }
 
     fn fetcher(&self, store: Arc<dyn Store>, options: Options) -> Fetcher {
-        let meter = Meter::new(store.url());
-        let cache = CacheOptions { reserve: Reserve::Bytes(0), ..CacheOptions::new(1 << 20) };
-        let cache = Cache::open(&self.dir.path().join("cache"), &cache, &meter).unwrap();
-        Fetcher::new(store, cache, options, meter)
+        node::fetcher(self.dir.path(), store, options)
     }
 
     fn no_chunk_cache(&self, store: Arc<dyn Store>, options: Options) -> Fetcher {
-        let meter = Meter::new(store.url());
-        let mut cache = Cache::open(&self.dir.path().join("cache"), &CacheOptions::new(1 << 20), &meter).unwrap();
-        cache.chunks = None;
-        Fetcher::new(store, cache, options, meter)
+        node::uncached(self.dir.path(), store, options)
     }
 }
 
@@ -82,7 +59,7 @@ fn quick() -> Options {
     Options { pause: Duration::from_millis(1), ..Options::default() }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn sixty_four_waiters_make_one_request() {
     let setup = Setup::new().await;
     let store = setup.script([Action::Stall(Duration::from_millis(50))]);
@@ -109,7 +86,7 @@ async fn sixty_four_waiters_make_one_request() {
     assert_eq!(from_store + memory, 65 * CHUNK as u64);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_waiter_that_goes_away_takes_nobody_with_it() {
     let setup = Setup::new().await;
     let store = setup.script([Action::Stall(Duration::from_millis(100))]);
@@ -125,14 +102,14 @@ async fn a_waiter_that_goes_away_takes_nobody_with_it() {
         let (fetcher, layer) = (fetcher.clone(), setup.layer.clone());
         async move { fetcher.get(&layer, 0).await }
     });
-    tokio::task::yield_now().await;
+    tokio::time::sleep(Duration::from_millis(1)).await;
     first.abort();
     assert!(first.await.unwrap_err().is_cancelled());
     assert_eq!(second.await.unwrap().unwrap()[..], setup.contents[0]);
     assert_eq!(store.requests(), 1);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn passing_faults_end_in_the_right_bytes() {
     let setup = Setup::new().await;
     let faults = [
@@ -155,7 +132,7 @@ async fn passing_faults_end_in_the_right_bytes() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_store_that_stays_wrong_is_an_error_after_some_attempts() {
     let setup = Setup::new().await;
     for (action, kind) in [(Action::WrongByte(70), FetchKind::Verify), (Action::Short(70), FetchKind::Answer)] {
@@ -173,7 +150,7 @@ async fn a_store_that_stays_wrong_is_an_error_after_some_attempts() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_is_not_there_is_an_error_at_once() {
     let setup = Setup::new().await;
     let store = setup.script([Action::NotFound]);
@@ -187,7 +164,7 @@ async fn what_is_not_there_is_an_error_at_once() {
     assert_eq!(fetcher.get(&setup.layer, 0).await.unwrap()[..], setup.contents[0]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_store_that_never_answers_is_an_error_at_the_deadline() {
     for (action, kind) in
         [(Action::Never, FetchKind::Timeout), (Action::Error(ErrorKind::ConnectionRefused), FetchKind::Transport)]
@@ -207,7 +184,17 @@ async fn a_store_that_never_answers_is_an_error_at_the_deadline() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_begins_just_before_the_deadline_hides_no_cause() {
+    let setup = Setup::new().await;
+    let actions = [Action::Error(ErrorKind::ConnectionRefused), Action::Never];
+    let options = Options { deadline: Duration::from_millis(10), ..quick() };
+    let error = setup.fetcher(setup.script(actions), options).get(&setup.layer, 0).await.unwrap_err();
+    assert_eq!((error.kind, error.attempts), (FetchKind::Transport, 2), "{error}");
+    assert!(error.to_string().contains("injected fault; then the deadline passed"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stalled_attempt_is_given_up_for_another() {
     let setup = Setup::new().await;
     let store = setup.script([Action::Never, Action::Never]);
@@ -217,7 +204,7 @@ async fn a_stalled_attempt_is_given_up_for_another() {
     assert_eq!(store.requests(), 3);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_requests_in_flight_are_bounded() {
     let setup = Setup::new().await;
     let store = Arc::new(Fault::new(setup.store(), |_| Action::Never));
@@ -234,7 +221,7 @@ async fn the_requests_in_flight_are_bounded() {
     assert_eq!(store.requests(), 3);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_was_fetched_once_is_read_without_the_store_after_a_restart() {
     let setup = Setup::new().await;
     let fetcher = setup.fetcher(setup.store(), quick());
@@ -247,18 +234,19 @@ async fn what_was_fetched_once_is_read_without_the_store_after_a_restart() {
     drop(fetcher);
     let store = setup.script(vec![Action::NotFound; 100]);
     let fetcher = setup.fetcher(store.clone(), quick());
-    for n in 0..8 {
-        let got = match n % 2 {
-            0 => fetcher.cached(&setup.layer, n).unwrap(),
-            _ => fetcher.get(&setup.layer, n).await.unwrap(),
-        };
-        assert_eq!(got[..], setup.contents[n as usize]);
+    // While the cache is still being read, or not any more.
+    for n in (1..8).step_by(2) {
+        assert_eq!(fetcher.get(&setup.layer, n).await.unwrap()[..], setup.contents[n as usize]);
+    }
+    fetcher.chunks().unwrap().flush();
+    for n in (0..8).step_by(2) {
+        assert_eq!(fetcher.cached(&setup.layer, n).unwrap()[..], setup.contents[n as usize]);
     }
     assert_eq!(store.requests(), 0);
     assert_eq!(fetcher.meter().read_bytes(Source::Cache), 8 * CHUNK as u64);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn without_a_chunk_cache_misses_go_to_the_store() {
     let setup = Setup::new().await;
     let store = setup.script([]);
@@ -270,7 +258,7 @@ async fn without_a_chunk_cache_misses_go_to_the_store() {
     assert_eq!((store.requests(), fetcher.decoded_bytes()), (2, 0));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn flipped_bits_on_disk_are_found_and_fetched_again() {
     let setup = Setup::new().await;
     let fetcher = setup.fetcher(setup.store(), quick());
@@ -302,10 +290,10 @@ async fn flipped_bits_on_disk_are_found_and_fetched_again() {
     assert!(found > 30, "most flips are in chunks' bytes: {found}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn equal_chunks_of_two_layers_are_fetched_once() {
     let setup = Setup::new().await;
-    let (other, _) = Setup::add(setup.dir.path(), &setup.contents[2..4], &[6; 4096]).await;
+    let other = setup.other().await;
     let store = setup.script([]);
     let fetcher = setup.fetcher(store.clone(), quick());
     fetcher.get(&setup.layer, 2).await.unwrap();
@@ -313,10 +301,10 @@ async fn equal_chunks_of_two_layers_are_fetched_once() {
     assert_eq!(store.requests(), 1);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_reader_does_not_fail_with_another_layers_fetch() {
     let setup = Setup::new().await;
-    let (other, _) = Setup::add(setup.dir.path(), &setup.contents[2..4], &[6; 4096]).await;
+    let other = setup.other().await;
     let gone = setup.layer.key.clone();
     let store = Arc::new(Fault::new(setup.store(), move |request| match request.key == gone {
         true => Action::NotFound,
@@ -328,7 +316,7 @@ async fn a_reader_does_not_fail_with_another_layers_fetch() {
     assert_eq!(works.unwrap()[..], setup.contents[2]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_head_is_one_request_and_then_none() {
     let setup = Setup::new().await;
     let store = setup.script([Action::Stall(Duration::from_millis(20))]);
@@ -351,7 +339,7 @@ async fn a_head_is_one_request_and_then_none() {
     assert_eq!(fetcher.get(&again.layer, 7).await.unwrap()[..], setup.contents[7]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_head_whose_length_is_told_wrong_or_not_at_all_is_found_anyway() {
     let setup = Setup::new().await;
     for head in [0, 1, 100, setup.entry.head - 1, setup.entry.head + 10, 1 << 40] {
@@ -364,7 +352,7 @@ async fn a_head_whose_length_is_told_wrong_or_not_at_all_is_found_anyway() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn faulty_heads_are_fetched_again_and_damaged_ones_too() {
     let setup = Setup::new().await;
     for at in (0..setup.entry.head as usize).step_by(7) {
@@ -385,7 +373,7 @@ async fn faulty_heads_are_fetched_again_and_damaged_ones_too() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn metadata_that_the_caller_refuses_is_not_kept() {
     let setup = Setup::new().await;
     let fetcher = setup.fetcher(setup.store(), quick());
@@ -396,7 +384,7 @@ async fn metadata_that_the_caller_refuses_is_not_kept() {
     assert_eq!(fetcher.heads().list().unwrap(), []);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_layer_that_the_store_does_not_have_is_an_error_at_once() {
     let setup = Setup::new().await;
     let store = setup.script([]);

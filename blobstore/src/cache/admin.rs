@@ -5,7 +5,6 @@
 //! they are synced before the place they came from is given up.
 
 use super::chunks::Chunks;
-use super::map::Pin;
 use super::segment::Hash;
 use super::write::Job;
 use super::{CacheError, Result, io_error};
@@ -38,8 +37,8 @@ pub struct Verified {
 impl Chunks {
     /// Pins chunks (hash and stored length) under a layer's id, besides those that are already pinned under it.
     ///
-    /// Gives the chunks that are not here, or were wrong. Where there are none, the pin is durable. Else the others are
-    /// held, and the missing ones as they come, until this is called again (or the process ends): the caller fetches
+    /// Gives the chunks that are not here, or were wrong. Where there are none, the pin is durable. Else what was durable
+    /// stays so, and the others are held, and the missing ones as they come, until this is called again (or the process ends): the caller fetches
     /// them, puts them and waits with [`Chunks::flush`]. Reads every chunk.
     ///
     /// # Errors
@@ -65,13 +64,13 @@ impl Chunks {
     fn hold(&self, name: &Hash, chunks: BTreeMap<Hash, u32>) -> Result<()> {
         let limit = self.shared.pin_limit();
         let mut map = self.shared.map_mut();
-        let wanted = map.pinned_bytes(&chunks);
+        let wanted = map.pinned().bytes() + map.pinned().more(&chunks);
         if wanted > limit {
             return Err(CacheError::Pinned { wanted, limit });
         }
-        let mut pin = map.pins().get(name).cloned().unwrap_or_default();
-        pin.chunks.extend(chunks);
-        map.set_pin(name, Some(Pin { durable: false, ..pin }));
+        let mut pin = map.pinned().get(name).cloned().unwrap_or_default();
+        pin.held.extend(chunks);
+        map.set_pin(name, Some(pin));
         Ok(())
     }
 
@@ -79,16 +78,16 @@ impl Chunks {
     pub fn unpin(&self, layer: &LayerId) -> Result<bool> {
         self.flush();
         let name = self.shared.domain.name(layer.as_bytes());
-        let there = self.shared.map().pins().contains_key(&name);
+        let there = self.shared.map().pinned().get(&name).is_some();
         let unpinned = self.ask(|done| Job::Unpin(name, done)).unwrap_or_else(|| Err(io::ErrorKind::BrokenPipe.into()));
         unpinned.map_err(io_error(self.shared.disk.path(), "unpinning chunks in"))?;
         Ok(there)
     }
 
-    /// Whether a layer's pin is durable.
+    /// Whether a layer has a durable pin: of what was acknowledged last, not of what is only held.
     pub fn is_pinned(&self, layer: &LayerId) -> bool {
         let name = self.shared.domain.name(layer.as_bytes());
-        self.shared.map().pins().get(&name).is_some_and(|pin| pin.durable)
+        self.shared.map().pinned().get(&name).is_some_and(|pin| pin.durable.is_some())
     }
 
     /// Drops those of these chunks that are not pinned; gives how many. Space is free again when a segment has no other
@@ -98,7 +97,7 @@ impl Chunks {
         for hash in hashes {
             let name = self.shared.domain.name(&hash);
             let mut map = self.shared.map_mut();
-            if !map.is_pinned(&name) && map.contains(&name) {
+            if !map.pinned().has(&name) && map.contains(&name) {
                 map.forget(&name);
                 dropped += 1;
             }
@@ -142,7 +141,7 @@ impl Chunks {
             if map.contains(&name) {
                 usage.chunks += 1;
                 usage.bytes += u64::from(length);
-                usage.pinned_bytes += if map.is_pinned(&name) { u64::from(length) } else { 0 };
+                usage.pinned_bytes += if map.pinned().has(&name) { u64::from(length) } else { 0 };
             }
         }
         usage

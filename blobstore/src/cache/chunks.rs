@@ -9,13 +9,12 @@
 //! [`Chunks::forget`] where it does not match.
 
 use super::disk::{Directory, Disk};
-use super::segment::Hash;
+use super::segment::{Hash, Record, Segment};
 use super::shared::Shared;
 use super::write::{Job, Writer};
 use super::{Lock, Options, Result, io_error};
 use crate::meter::Meter;
 use bytes::Bytes;
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -70,18 +69,37 @@ impl Chunks {
         Ok(Self { shared, queue: Some(queue), thread: Some(thread) })
     }
 
-    /// Whether a chunk is here.
+    /// Whether a chunk is known to be here. Asks the memory only: while the segments are being read after a start, a chunk
+    /// that is here may not be known yet.
     pub fn contains(&self, hash: &Hash) -> bool {
-        self.shared.find(&self.shared.domain.name(hash), false).is_some()
+        self.shared.map().contains(&self.shared.domain.name(hash))
+    }
+
+    /// Whether [`Chunks::get`] might find a chunk: `false` only where it is certain that it is not here. Asks the memory
+    /// only.
+    pub fn may_have(&self, hash: &Hash) -> bool {
+        // Asked before the map: what is no longer loading then is in it.
+        self.shared.is_loading() || self.contains(hash)
     }
 
     /// The stored bytes of a chunk, **unverified**; `None` when it is not here, has another length, or cannot be read.
+    /// Until all segments are read, it may take two small reads of each of them: not for threads that must not wait.
     pub fn get(&self, hash: &Hash, stored_len: u32) -> Option<Vec<u8>> {
         let (file, record) = self.shared.find(&self.shared.domain.name(hash), true)?;
+        self.read(&file, &record, stored_len)
+    }
+
+    /// As [`Chunks::get`], of a chunk that is known to be here ([`Chunks::contains`]): one read at most.
+    pub fn get_known(&self, hash: &Hash, stored_len: u32) -> Option<Vec<u8>> {
+        let (file, record) = self.shared.map().find(&self.shared.domain.name(hash), true)?;
+        self.read(&file, &record, stored_len)
+    }
+
+    fn read(&self, file: &Segment, record: &Record, stored_len: u32) -> Option<Vec<u8>> {
         if record.length != stored_len {
             return None;
         }
-        self.shared.read(&file, &record)
+        self.shared.read(file, record)
     }
 
     /// Hands a chunk to the writer; `false` when it will not be cached. Never waits. The bytes must be verified.
@@ -101,10 +119,10 @@ impl Chunks {
         sent
     }
 
-    /// Forgets a chunk whose bytes are not right: the next one put here takes its place.
+    /// Forgets a chunk whose bytes are not right: the next one put here takes its place. Reads it again: a right one may have
+    /// taken its place already, and stays.
     pub fn forget(&self, hash: &Hash) {
-        let name = self.shared.domain.name(hash);
-        self.shared.map_mut().forget(&name);
+        self.shared.forget(&self.shared.domain.name(hash));
     }
 
     /// Drops the oldest segment in which nothing is pinned, for somebody who needs the space more; `false` when there is
@@ -133,7 +151,7 @@ impl Chunks {
             limit: self.shared.options.size,
             chunks: map.chunks() as u64,
             segments: map.segments.len() as u64,
-            pinned_bytes: map.pinned_bytes(&BTreeMap::new()),
+            pinned_bytes: map.pinned().bytes(),
             evicted_bytes: self.shared.evicted.load(Relaxed),
             carried_bytes: self.shared.carried.load(Relaxed),
             refused: self.shared.refused.load(Relaxed),

@@ -24,12 +24,16 @@ use std::sync::atomic::Ordering::Relaxed;
 const YOUNG: u64 = 10;
 /// Carried over is at most `1 / CREDIT` of what was fetched.
 const CREDIT: u64 = 2;
+/// Segments dropped before one that could not be is tried again.
+const RETRY: u32 = 16;
 
 /// What eviction remembers.
 #[derive(Debug, Default)]
 pub(super) struct Eviction {
     ghosts: Ghosts,
     credit: u64,
+    /// Segments dropped since those that could not be dropped had their turn.
+    since_retry: u32,
 }
 
 impl Eviction {
@@ -52,62 +56,83 @@ impl Eviction {
 }
 
 impl Writer {
-    /// Drops the segment whose turn it is, and carries over what shall stay of it; `false` when there is none, or when
-    /// what is pinned cannot be written elsewhere.
+    /// Drops the segment whose turn it is, and carries over what shall stay of it. One of which something pinned cannot be
+    /// written elsewhere is passed over for a while. `false` when there is none.
     pub(super) fn evict(&mut self) -> bool {
-        let leaving = self.shared.map_mut().leave(self.shared.options.size / YOUNG);
-        let Some(leaving) = leaving else { return false };
-        match self.carry(&leaving) {
-            Ok(carried) => {
-                self.shared.drop_segment(leaving.number, carried);
-                true
-            }
-            Err(error) => {
-                self.complain(&error);
-                if let Some(entry) = self.shared.map_mut().segments.get_mut(&leaving.number) {
-                    entry.leaving = false; // but it stays closed
+        self.shared.look_again();
+        self.eviction.since_retry += 1;
+        if self.eviction.since_retry >= RETRY {
+            self.try_again();
+        }
+        loop {
+            let leaving = self.shared.map_mut().leave(self.shared.options.size / YOUNG);
+            let Some(leaving) = leaving else { break };
+            match self.carry(&leaving) {
+                Ok(carried) => {
+                    self.shared.drop_segment(leaving.number, carried);
+                    return true;
                 }
-                false
+                Err(error) => self.complain(&error),
             }
         }
+        self.try_again();
+        false
+    }
+
+    fn try_again(&mut self) {
+        self.eviction.since_retry = 0;
+        self.shared.map_mut().try_again();
     }
 
     /// Writes elsewhere what shall stay of a segment; gives the bytes. An error means that something pinned is still
     /// only where it was.
     fn carry(&mut self, from: &Leaving) -> io::Result<u64> {
-        let (mut carried, mut pinned) = (0, Vec::new());
+        // Before all else: it must find room.
+        let pinned = self.carry_pinned(from)?;
+        let mut carried = 0;
         for record in &from.records {
             let fate = self.shared.map().fate(from.number, record);
-            let stays = match fate {
-                Fate::Dead => true,
-                Fate::Pinned => {
-                    pinned.extend(self.copy(from, record)?);
-                    true
+            let size = match fate {
+                Fate::Used(used)
+                    if carried + record.size() <= self.shared.margin() && self.shared.fits(record.size()) =>
+                {
+                    self.carry_used(from, record, used)
                 }
-                Fate::Used(used) if carried + record.size() <= self.shared.margin() => {
-                    let size = self.carry_used(from, record, used);
-                    carried += size;
-                    size != 0
-                }
-                Fate::Used(_) | Fate::Cold => false,
+                _ => 0,
             };
-            if !stays && from.kind == Kind::Young {
+            carried += size;
+            if size == 0 && fate != Fate::Dead && from.kind == Kind::Young {
                 let most = self.shared.map().chunks();
                 self.eviction.ghosts.add(&record.hash, most);
             }
         }
-        if !pinned.is_empty() {
-            self.sync(&pinned.iter().map(|(number, _)| *number).collect::<BTreeSet<_>>())?;
+        self.shared.carried.fetch_add(carried, Relaxed);
+        Ok(pinned + carried)
+    }
+
+    /// Writes elsewhere what is pinned in a segment; gives the bytes. What could be is elsewhere also after an error.
+    fn carry_pinned(&mut self, from: &Leaving) -> io::Result<u64> {
+        let (mut copies, mut carried, mut failed) = (Vec::new(), 0, None);
+        for record in &from.records {
+            if self.shared.map().fate(from.number, record) == Fate::Pinned {
+                match self.copy(from, record) {
+                    Ok(copy) => copies.extend(copy),
+                    Err(error) => failed = Some(error),
+                }
+            }
         }
-        for (number, record) in &pinned {
+        if !copies.is_empty() {
+            self.sync(&copies.iter().map(|(number, _)| *number).collect::<BTreeSet<_>>())?;
+        }
+        for (number, record) in &copies {
             // Nothing was pinned in the new segment until now, so that `shed` may have taken it.
             if !self.shared.map_mut().place(*number, record, 0) {
                 return Err(io::Error::other("what is pinned was to go to a segment that has been dropped"));
             }
             carried += record.size();
+            self.shared.carried.fetch_add(record.size(), Relaxed);
         }
-        self.shared.carried.fetch_add(carried, Relaxed);
-        Ok(carried)
+        failed.map_or(Ok(carried), Err)
     }
 
     /// Carries over a chunk that is not pinned, if there is credit and the disk takes it; gives the bytes.
@@ -132,7 +157,16 @@ impl Writer {
 
     /// Writes a chunk to the kept queue; `None` when its bytes are not right.
     fn copy(&mut self, from: &Leaving, record: &Record) -> io::Result<Option<(u64, Record)>> {
-        let Some(bytes) = self.shared.verified(&from.file, record) else { return Ok(None) };
+        if !self.shared.fits(record.size()) {
+            return Err(io::Error::new(io::ErrorKind::StorageFull, "no room to carry a chunk over"));
+        }
+        // What the disk does not give now may be right all the same.
+        let bytes = from.file.read(record)?;
+        if self.shared.domain.name_of(&bytes) != record.hash {
+            self.shared.meter.verify_failed();
+            self.shared.map_mut().forget_at(&from.file, record);
+            return Ok(None);
+        }
         self.append(Kind::Kept, &record.hash, &bytes).map(Some)
     }
 }

@@ -95,7 +95,7 @@ fn a_long_scan_leaves_the_working_set_where_it_is() {
 
 #[test]
 fn popular_chunks_stay_as_well_as_with_the_oldest_dropped_or_better() {
-    // The square of an even number: few chunks have most of the reads.
+    // The cube of an evenly distributed number, from 0 to 100,000: few chunks have most of the reads.
     let mut random = Random(11);
     let reads = (0..24_000).map(move |n| {
         let x = random.below(100_000) as u64;

@@ -3,6 +3,7 @@
 //! Chunks are known by their names (`domain.rs`). A record of a segment that no name points to is dead: replaced,
 //! forgotten, or carried over.
 
+use super::pinned::{Pin, Pinned};
 use super::segment::{Content, Hash, Kind, Record, Segment};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -18,9 +19,9 @@ pub(super) struct Map {
     pub(super) segments: BTreeMap<u64, Entry>,
     /// Bytes of all segments.
     pub(super) bytes: u64,
-    pins: BTreeMap<Hash, Pin>,
-    /// All chunks of all pins, and whether one of them is durable.
-    pinned: HashMap<Hash, bool>,
+    pinned: Pinned,
+    /// Where not all pins could be read: the first segment that was made since. Anything before may be pinned.
+    unsure_before: Option<u64>,
 }
 
 /// Where a chunk's bytes are, and how often they were asked for there.
@@ -30,6 +31,8 @@ struct Place {
     offset: u64,
     length: u32,
     used: AtomicU8,
+    /// Whether the disk failed when it was read. It is not counted on, and yet it may be the only copy of what is pinned.
+    doubted: bool,
 }
 
 /// A segment in the map.
@@ -41,22 +44,14 @@ pub(super) struct Entry {
     pub(super) length: u64,
     /// Where the records end; `length` where there is no footer.
     pub(super) data_end: u64,
-    /// Whether its records are known.
+    /// Whether its records are known, or it no longer matters that they are not.
     pub(super) loaded: bool,
     /// Whether nothing is added any more.
     pub(super) closed: bool,
-    /// Whether it is about to be dropped.
-    pub(super) leaving: bool,
+    /// Whether it is about to be dropped, or was and could not be.
+    leaving: bool,
     pinned: u64,
     records: Vec<Record>,
-}
-
-/// Chunks that are pinned together.
-#[derive(Debug, Default, Clone)]
-pub(super) struct Pin {
-    pub(super) chunks: BTreeMap<Hash, u32>,
-    /// Whether it was acknowledged.
-    pub(super) durable: bool,
 }
 
 /// A segment that is about to be dropped.
@@ -92,13 +87,14 @@ impl Map {
         Some((self.segments.get(&place.segment)?.file.clone(), record))
     }
 
+    /// Whether a chunk is here, and could be read as far as anybody tried.
     pub(super) fn contains(&self, hash: &Hash) -> bool {
-        self.places.contains_key(hash)
+        self.places.get(hash).is_some_and(|place| !place.doubted)
     }
 
     /// The number of the segment that a chunk is in.
     pub(super) fn segment_of(&self, hash: &Hash) -> Option<u64> {
-        Some(self.places.get(hash)?.segment)
+        self.places.get(hash).filter(|place| !place.doubted).map(|place| place.segment)
     }
 
     /// How many chunks there are.
@@ -131,14 +127,12 @@ impl Map {
         unloaded.map(|(number, entry)| (*number, entry.file.clone())).collect()
     }
 
-    /// Adds the records of a segment; `None` where it cannot be read. Newer segments must have been added before: of
-    /// equal chunks the later one counts.
+    /// Adds the records of a segment; `None` where it cannot be read, which is tried again later. Of equal chunks those
+    /// that were added before count.
     pub(super) fn loaded(&mut self, number: u64, content: Option<Content>) {
         let Some(entry) = self.segments.get_mut(&number) else { return };
-        let Some(content) = content else {
-            (entry.loaded, entry.closed) = (true, true);
-            return;
-        };
+        entry.closed = content.is_none();
+        let Some(content) = content else { return };
         self.bytes = self.bytes - entry.length + content.length;
         (entry.length, entry.data_end, entry.loaded) = (content.length, content.data_end, true);
         for record in content.records.iter().rev() {
@@ -172,11 +166,11 @@ impl Map {
             return false;
         }
         self.forget(&record.hash);
-        let pinned = self.pinned.contains_key(&record.hash);
+        let pinned = self.pinned.has(&record.hash);
         let Some(entry) = self.segments.get_mut(&number) else { return false };
         entry.pinned += if pinned { record.size() } else { 0 };
         let used = AtomicU8::new(used);
-        let place = Place { segment: number, offset: record.offset, length: record.length, used };
+        let place = Place { segment: number, offset: record.offset, length: record.length, used, doubted: false };
         self.places.insert(record.hash, place);
         true
     }
@@ -184,25 +178,80 @@ impl Map {
     /// Forgets where a chunk is.
     pub(super) fn forget(&mut self, hash: &Hash) {
         let Some(place) = self.places.remove(hash) else { return };
-        if self.pinned.contains_key(hash)
+        if self.pinned.has(hash)
             && let Some(entry) = self.segments.get_mut(&place.segment)
         {
             entry.pinned -= Record { hash: *hash, offset: 0, length: place.length }.size();
         }
     }
 
-    /// Forgets a chunk if it is still where it was found.
-    pub(super) fn forget_at(&mut self, record: &Record) {
-        if self.places.get(&record.hash).is_some_and(|place| place.offset == record.offset) {
+    /// Forgets a chunk if it is still where it was found: another copy of it may be right.
+    pub(super) fn forget_at(&mut self, file: &Segment, record: &Record) {
+        if self.is_at(file, record) {
             self.forget(&record.hash);
         }
     }
 
+    /// As [`Map::forget_at`], where it is the disk that failed: what is pinned stays where it is, and is brought again.
+    pub(super) fn doubt_at(&mut self, file: &Segment, record: &Record) {
+        if !self.is_at(file, record) {
+        } else if self.pinned.has(&record.hash) {
+            self.places.get_mut(&record.hash).into_iter().for_each(|place| place.doubted = true);
+        } else {
+            self.forget(&record.hash);
+        }
+    }
+
+    /// Whether a chunk's name points to this record.
+    fn is_at(&self, file: &Segment, record: &Record) -> bool {
+        let place = self.places.get(&record.hash).filter(|place| place.offset == record.offset);
+        let segment = place.and_then(|place| self.segments.get(&place.segment));
+        segment.is_some_and(|entry| std::ptr::eq(&*entry.file, file))
+    }
+
     /// The segments that no name points to.
     pub(super) fn dead(&self) -> Vec<u64> {
-        let dead =
-            |number: &&u64| self.segments.get(number).is_some_and(|e| e.loaded) && self.live(**number).is_empty();
-        self.segments.keys().filter(dead).copied().collect()
+        let dead = |(number, entry): &(&u64, &Entry)| {
+            self.may_go(**number, entry) && entry.records.iter().all(|r| self.fate(**number, r) == Fate::Dead)
+        };
+        self.segments.iter().filter(dead).map(|(number, _)| *number).collect()
+    }
+
+    /// Whether it is known that a segment may be dropped once what is pinned in it is elsewhere.
+    fn may_go(&self, number: u64, entry: &Entry) -> bool {
+        entry.loaded && self.unsure_before.is_none_or(|first| number >= first)
+    }
+
+    /// Says that not all pins could be read, with the number that the next segment will have; or that they were.
+    pub(super) fn set_unsure(&mut self, before: Option<u64>) {
+        self.unsure_before = before;
+    }
+
+    /// Whether there is anything that could not be read at the start.
+    pub(super) fn is_incomplete(&self) -> bool {
+        self.is_unsure() || self.segments.values().any(|entry| !entry.loaded)
+    }
+
+    /// Whether not all pins could be read.
+    pub(super) fn is_unsure(&self) -> bool {
+        self.unsure_before.is_some()
+    }
+
+    /// Gives up the segments that cannot be read, unless something pinned may be in them: they count as empty then.
+    pub(super) fn give_up_unloaded(&mut self) {
+        if !self.is_unsure() && self.pinned.chunks().all(|name| self.places.contains_key(name)) {
+            self.segments.values_mut().for_each(|entry| entry.loaded = true);
+        }
+    }
+
+    /// Adds nothing to a segment any more.
+    pub(super) fn close(&mut self, number: u64) {
+        self.segments.get_mut(&number).into_iter().for_each(|entry| entry.closed = true);
+    }
+
+    /// Lets segments that could not be dropped have their turn again.
+    pub(super) fn try_again(&mut self) {
+        self.segments.values_mut().for_each(|entry| entry.leaving = false);
     }
 
     /// The records of a segment that names point to.
@@ -215,7 +264,7 @@ impl Map {
     pub(super) fn fate(&self, number: u64, record: &Record) -> Fate {
         match self.places.get(&record.hash) {
             Some(place) if (place.segment, place.offset) == (number, record.offset) => {
-                match (self.pinned.contains_key(&record.hash), place.used.load(Relaxed)) {
+                match (self.pinned.has(&record.hash), place.used.load(Relaxed)) {
                     (true, _) => Fate::Pinned,
                     (false, 0) => Fate::Cold,
                     (false, used) => Fate::Used(used),
@@ -225,16 +274,16 @@ impl Map {
         }
     }
 
-    /// The segment that is dropped next, marked so: the oldest young one while these have more than `young` bytes, else
+    /// The segment that is dropped next, marked so (those that are marked already are passed over): the oldest young one while these have more than `young` bytes, else
     /// the oldest kept one. Never one that is pinned by more than half: it would be written again for little.
     pub(super) fn leave(&mut self, young: u64) -> Option<Leaving> {
         let lengths: Vec<u64> = self.segments.values().filter(|e| e.kind == Kind::Young).map(|e| e.length).collect();
         // The only young segment is the one that is being written.
         let much = lengths.len() > 1 && lengths.iter().sum::<u64>() > young;
         let first = if much { Kind::Young } else { Kind::Kept };
-        let number = [first, first.other()].into_iter().find_map(|kind| {
-            self.oldest(|e| e.kind == kind && e.loaded && !e.leaving && e.pinned.saturating_mul(2) <= e.length)
-        })?;
+        let number = [first, first.other()]
+            .into_iter()
+            .find_map(|kind| self.oldest(|e| e.kind == kind && !e.leaving && e.pinned.saturating_mul(2) <= e.length))?;
         let records = self.live(number);
         let entry = self.segments.get_mut(&number)?;
         (entry.leaving, entry.closed) = (true, true);
@@ -243,13 +292,16 @@ impl Map {
 
     /// Takes the oldest segment out in which nothing is pinned.
     pub(super) fn take_unpinned(&mut self) -> Option<Entry> {
-        let free = |kind| self.oldest(|e| e.kind == kind && e.loaded && e.pinned == 0);
+        let free = |kind| self.oldest(|e| e.kind == kind && e.pinned == 0);
         let number = free(Kind::Young).or_else(|| free(Kind::Kept))?;
         self.take(number)
     }
 
     fn oldest(&self, fits: impl Fn(&Entry) -> bool) -> Option<u64> {
-        self.segments.iter().find(|(_, entry)| fits(entry)).map(|(number, _)| *number)
+        self.segments
+            .iter()
+            .find(|(number, entry)| self.may_go(**number, entry) && fits(entry))
+            .map(|(number, _)| *number)
     }
 
     /// Takes a segment out, with what is in it.
@@ -262,46 +314,20 @@ impl Map {
         Some(entry)
     }
 
-    /// The pins, by name.
-    pub(super) fn pins(&self) -> &BTreeMap<Hash, Pin> {
-        &self.pins
-    }
-
-    /// Whether a chunk is in a pin that was acknowledged.
-    pub(super) fn durably_pinned(&self, hash: &Hash) -> bool {
-        self.pinned.get(hash).is_some_and(|durable| *durable)
-    }
-
-    /// Whether a chunk is pinned, acknowledged or not.
-    pub(super) fn is_pinned(&self, hash: &Hash) -> bool {
-        self.pinned.contains_key(hash)
-    }
-
-    /// Bytes that all pins together take, or will take when all their chunks are here, and `more`'s.
-    pub(super) fn pinned_bytes(&self, more: &BTreeMap<Hash, u32>) -> u64 {
-        let mut all: HashMap<_, _> = self.pins.values().flat_map(|pin| &pin.chunks).collect();
-        all.extend(more);
-        all.values().map(|length| super::segment::HEADER + u64::from(**length)).sum()
+    /// What is pinned.
+    pub(super) fn pinned(&self) -> &Pinned {
+        &self.pinned
     }
 
     /// Sets a pin, or takes it away.
     pub(super) fn set_pin(&mut self, name: &Hash, pin: Option<Pin>) {
-        match pin {
-            Some(pin) => self.pins.insert(*name, pin),
-            None => self.pins.remove(name),
-        };
-        self.pinned.clear();
-        for pin in self.pins.values() {
-            for hash in pin.chunks.keys() {
-                *self.pinned.entry(*hash).or_default() |= pin.durable;
-            }
-        }
-        self.segments.values_mut().for_each(|entry| entry.pinned = 0);
-        for hash in self.pinned.keys() {
-            if let Some(place) = self.places.get(hash)
-                && let Some(entry) = self.segments.get_mut(&place.segment)
-            {
-                entry.pinned += Record { hash: *hash, offset: 0, length: place.length }.size();
+        for chunk in self.pinned.set(name, pin) {
+            let Some(place) = self.places.get(&chunk) else { continue };
+            let Some(entry) = self.segments.get_mut(&place.segment) else { continue };
+            let size = Record { hash: chunk, offset: 0, length: place.length }.size();
+            match self.pinned.has(&chunk) {
+                true => entry.pinned += size,
+                false => entry.pinned -= size,
             }
         }
     }

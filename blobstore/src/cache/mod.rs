@@ -23,6 +23,7 @@ mod evict;
 mod ghost;
 mod heads;
 mod map;
+mod pinned;
 mod pins;
 mod segment;
 mod shared;
@@ -32,6 +33,8 @@ mod write;
 mod crash_tests;
 #[cfg(test)]
 mod evict_tests;
+#[cfg(test)]
+mod pin_tests;
 #[cfg(test)]
 mod sim_disk;
 

@@ -51,10 +51,14 @@ pub(super) fn remove(disk: &dyn Disk, name: &Hash) -> io::Result<()> {
     }
 }
 
-/// All pins. What a crash left of others is removed, and so is what was damaged.
-pub(super) fn load(disk: &dyn Disk) -> io::Result<Vec<(Hash, Chunks)>> {
-    let mut pins = Vec::new();
-    for file in disk.names()?.iter().filter(|name| name.ends_with(".pin")) {
+/// All pins that can be read, and why others could not. What a crash left of others is removed, and so is what was damaged.
+pub(super) fn load(disk: &dyn Disk) -> (Vec<(Hash, Chunks)>, Option<io::Error>) {
+    let (mut pins, mut failed) = (Vec::new(), None);
+    let names = disk.names().unwrap_or_else(|error| {
+        failed = Some(error);
+        Vec::new()
+    });
+    for file in names.iter().filter(|name| name.ends_with(".pin")) {
         if let Some(name) = parse_name(file) {
             match read(disk, file) {
                 Ok(Some(chunks)) => {
@@ -63,7 +67,7 @@ pub(super) fn load(disk: &dyn Disk) -> io::Result<Vec<(Hash, Chunks)>> {
                 }
                 Ok(None) => tracing::warn!(file, "a damaged pin is removed: its chunks are no longer pinned"),
                 Err(error) => {
-                    tracing::warn!(file, %error, "a pin cannot be read: until it can, its chunks are not pinned");
+                    failed = Some(error);
                     continue;
                 }
             }
@@ -71,7 +75,7 @@ pub(super) fn load(disk: &dyn Disk) -> io::Result<Vec<(Hash, Chunks)>> {
         // One that cannot be removed takes space and does no harm.
         let _ = disk.remove(file);
     }
-    Ok(pins)
+    (pins, failed)
 }
 
 fn parse_name(file: &str) -> Option<Hash> {

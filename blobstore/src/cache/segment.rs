@@ -158,6 +158,11 @@ impl Segment {
         Ok(footer.len() as u64)
     }
 
+    /// Bytes of the footer of so many records.
+    pub(super) fn footer_len(records: usize) -> u64 {
+        records as u64 * ENTRY + TRAILER
+    }
+
     /// Takes the footer off a segment whose records end at `end`.
     pub(super) fn unseal(&self, end: u64) -> io::Result<()> {
         self.file.set_len(end)

@@ -6,7 +6,8 @@
 
 use super::disk::Disk;
 use super::domain::Domain;
-use super::map::{Map, Pin};
+use super::map::Map;
+use super::pinned::Pin;
 use super::pins;
 use super::segment::{Hash, Record, Segment};
 use super::{Lock, Options, Reserve};
@@ -30,7 +31,7 @@ pub(super) struct Shared {
     pub(super) next: AtomicU64,
     pub(super) evicted: AtomicU64,
     pub(super) carried: AtomicU64,
-    /// Whether there are segments of which it is not known yet what is in them.
+    /// See [`Shared::is_loading`].
     loading: AtomicBool,
     map: RwLock<Map>,
     _lock: Option<Arc<Lock>>,
@@ -76,24 +77,49 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Reads which chunks there are and which are pinned. One that cannot be read is as good as an empty one.
+    /// Reads which chunks there are and which are pinned.
     pub(super) fn load(&self) {
-        match pins::load(&*self.disk) {
-            Ok(pins) => {
-                for (name, chunks) in pins {
-                    self.map_mut().set_pin(&name, Some(Pin { chunks, durable: true }));
-                }
-            }
-            Err(error) => tracing::warn!(dir = %self.disk.path().display(), %error, "the pins cannot be read"),
+        self.map_mut().set_unsure(Some(self.next.load(Relaxed)));
+        self.load_pins();
+        self.load_segments();
+        self.loading.store(false, Release);
+        self.meter.set_cache_bytes(self.map().bytes);
+    }
+
+    /// Tries again to read what could not be read. A segment for which that fails is given up where nothing is missing
+    /// that is pinned: it is as good as an empty one then, and its space is of use.
+    pub(super) fn look_again(&self) {
+        if self.map().is_unsure() {
+            self.load_pins();
         }
+        self.load_segments();
+        self.map_mut().give_up_unloaded();
+        self.meter.set_cache_bytes(self.map().bytes);
+    }
+
+    fn load_pins(&self) {
+        let (pins, failed) = pins::load(&*self.disk);
+        let mut map = self.map_mut();
+        for (name, chunks) in pins {
+            let held = map.pinned().get(&name).map(|pin| pin.held.clone()).unwrap_or_default();
+            map.set_pin(&name, Some(Pin { durable: Some(chunks), held }));
+        }
+        match failed {
+            None => map.set_unsure(None),
+            Some(error) => {
+                let dir = self.disk.path().display();
+                tracing::warn!(%dir, %error, "not all pins can be read: until they can, what is here stays");
+            }
+        }
+    }
+
+    fn load_segments(&self) {
         let unloaded = self.map().unloaded();
         for (number, file) in unloaded {
             let content = file.load();
             let failed = |error: &io::Error| tracing::warn!(number, %error, "a cache segment cannot be read");
             self.map_mut().loaded(number, content.inspect_err(failed).ok());
         }
-        self.loading.store(false, Release);
-        self.meter.set_cache_bytes(self.map().bytes);
     }
 
     pub(super) fn map(&self) -> RwLockReadGuard<'_, Map> {
@@ -104,10 +130,16 @@ impl Shared {
         self.map.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where the chunk of this name is; `used` counts it as asked for.
+    /// Whether there are segments of which it is not known yet what is in them.
+    pub(super) fn is_loading(&self) -> bool {
+        self.loading.load(Acquire)
+    }
+
+    /// Where the chunk of this name is; `used` counts it as asked for. While segments are being read, it may take two small
+    /// reads of each of them.
     pub(super) fn find(&self, name: &Hash, used: bool) -> Option<(Arc<Segment>, Record)> {
         // Asked before the map: what is no longer loading then is in it.
-        let loading = self.loading.load(Acquire);
+        let loading = self.is_loading();
         let found = self.map().find(name, used);
         if found.is_some() || !loading {
             return found;
@@ -119,14 +151,14 @@ impl Shared {
         found.or_else(|| self.map().find(name, used))
     }
 
-    /// The bytes of a record that was found; one that cannot be read is forgotten.
+    /// The bytes of a record that was found; one that cannot be read is not counted on any more.
     pub(super) fn read(&self, file: &Segment, record: &Record) -> Option<Vec<u8>> {
         let error = match file.read(record) {
             Ok(bytes) => return Some(bytes),
             Err(error) => error,
         };
         tracing::warn!(dir = %self.disk.path().display(), %error, "a cached chunk cannot be read");
-        self.map_mut().forget_at(record);
+        self.map_mut().doubt_at(file, record);
         None
     }
 
@@ -136,6 +168,16 @@ impl Shared {
         self.verified(&file, &record).is_some()
     }
 
+    /// Forgets a chunk, if the copy that its name points to is (still) the wrong one.
+    pub(super) fn forget(&self, name: &Hash) {
+        let Some((file, record)) = self.find(name, false) else { return };
+        if let Some(bytes) = self.read(&file, &record)
+            && self.domain.name_of(&bytes) != *name
+        {
+            self.map_mut().forget_at(&file, &record);
+        }
+    }
+
     /// The bytes of a record, if they are those that its name says; if they are not, it is forgotten.
     pub(super) fn verified(&self, file: &Segment, record: &Record) -> Option<Vec<u8>> {
         let bytes = self.read(file, record)?;
@@ -143,8 +185,13 @@ impl Shared {
             return Some(bytes);
         }
         self.meter.verify_failed();
-        self.map_mut().forget_at(record);
+        self.map_mut().forget_at(file, record);
         None
+    }
+
+    /// Whether so many bytes more are within the quota.
+    pub(super) fn fits(&self, more: u64) -> bool {
+        self.map().bytes.saturating_add(more) <= self.options.size
     }
 
     /// Bytes that the chunks may take; the rest of the quota is for what is carried over before a segment is dropped.

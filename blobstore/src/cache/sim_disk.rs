@@ -5,7 +5,7 @@ use super::disk::{Disk, DiskFile};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 const PAGE: usize = 4096;
 
@@ -45,13 +45,21 @@ struct State {
     left: Option<u64>,
     changes: u64,
     fail_reads: bool,
+    hold_reads: bool,
+    /// Reads so far.
+    reads: u64,
     fail_writes: bool,
+    /// Reads of the files whose names end so fail.
+    unreadable: Option<String>,
+    fail_footers: bool,
+    /// Most bytes that all segments have had together.
+    peak: u64,
     capacity: u64,
 }
 
 /// The disk; a clone is the same one.
 #[derive(Debug, Clone)]
-pub(super) struct SimDisk(Arc<Mutex<State>>);
+pub(super) struct SimDisk(Arc<(Mutex<State>, Condvar)>);
 
 #[derive(Debug)]
 struct SimFile(SimDisk, usize);
@@ -59,11 +67,11 @@ struct SimFile(SimDisk, usize);
 impl SimDisk {
     pub(super) fn new(capacity: u64) -> Self {
         let state = State { capacity, history: vec![BTreeMap::new()], ..State::default() };
-        Self(Arc::new(Mutex::new(state)))
+        Self(Arc::new((Mutex::new(state), Condvar::new())))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap()
+        self.0.0.lock().unwrap()
     }
 
     /// Lets the power go after so many further changes.
@@ -82,6 +90,32 @@ impl SimDisk {
 
     pub(super) fn fail(&self, reads: bool, writes: bool) {
         (self.state().fail_reads, self.state().fail_writes) = (reads, writes);
+    }
+
+    /// Lets reads of the files fail whose names end so.
+    pub(super) fn fail_reads_of(&self, end: Option<&str>) {
+        self.state().unreadable = end.map(str::to_owned);
+    }
+
+    /// Lets the writing and the cutting off of footers fail.
+    pub(super) fn fail_footers(&self, fail: bool) {
+        self.state().fail_footers = fail;
+    }
+
+    /// Most bytes that all segments have had together.
+    pub(super) fn peak(&self) -> u64 {
+        self.state().peak
+    }
+
+    /// Lets reads wait until they are let go.
+    pub(super) fn hold_reads(&self, hold: bool) {
+        self.state().hold_reads = hold;
+        self.0.1.notify_all();
+    }
+
+    /// Reads that were begun so far.
+    pub(super) fn reads(&self) -> u64 {
+        self.state().reads
     }
 
     /// Bytes of all files that have a name.
@@ -115,7 +149,7 @@ impl SimDisk {
         let names = state.history[names].clone();
         let history = vec![names.clone()];
         let state = State { inodes, names, history, capacity: state.capacity, ..State::default() };
-        Self(Arc::new(Mutex::new(state)))
+        Self(Arc::new((Mutex::new(state), Condvar::new())))
     }
 }
 
@@ -177,6 +211,11 @@ impl Random {
 impl State {
     fn used(&self) -> u64 {
         self.names.values().map(|inode| self.inodes[*inode].now.len() as u64).sum()
+    }
+
+    fn of_segments(&self) -> u64 {
+        let segments = self.names.iter().filter(|(name, _)| !name.ends_with(".pin"));
+        segments.map(|(_, inode)| self.inodes[*inode].now.len() as u64).sum()
     }
 
     /// Counts a change; an error where there is no power for it.
@@ -276,8 +315,11 @@ impl DiskFile for SimFile {
     }
 
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-        let state = self.0.state();
-        if state.fail_reads {
+        let mut state = self.0.state();
+        state.reads += 1;
+        let state = self.0.0.1.wait_while(state, |state| state.hold_reads).unwrap();
+        let unreadable = |name: &String| state.unreadable.as_ref().is_some_and(|end| name.ends_with(end));
+        if state.fail_reads || state.names.iter().any(|(name, inode)| *inode == self.1 && unreadable(name)) {
             return Err(io::Error::from_raw_os_error(5));
         }
         let end = offset as usize + bytes.len();
@@ -289,15 +331,22 @@ impl DiskFile for SimFile {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let mut state = self.0.state();
         state.has_room(bytes.len() as u64)?;
+        if state.fail_footers && bytes.ends_with(b"LAMINACF") {
+            return Err(io::Error::from_raw_os_error(5));
+        }
         state.change()?;
         let inode = &mut state.inodes[self.1];
         apply(&mut inode.now, offset, bytes);
         inode.unsynced.push(Change::Write(offset, bytes.to_vec()));
+        state.peak = state.peak.max(state.of_segments());
         Ok(())
     }
 
     fn set_len(&self, length: u64) -> io::Result<()> {
         let mut state = self.0.state();
+        if state.fail_footers {
+            return Err(io::Error::from_raw_os_error(5));
+        }
         state.change()?;
         let inode = &mut state.inodes[self.1];
         inode.now.resize(length as usize, 0);

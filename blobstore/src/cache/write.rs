@@ -5,19 +5,19 @@
 //! written is a slower node, not a broken one. A chunk that is pinned is synced as it is written; all others never are.
 
 use super::evict::Eviction;
-use super::map::Pin;
+use super::pinned::Pin;
 use super::pins;
 use super::segment::{HEADER, Hash, Kind, Record, Segment};
 use super::shared::Shared;
 use bytes::Bytes;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{Duration, Instant};
 
-/// Between two log lines about the same trouble.
+/// Between two log lines about the same trouble, and two looks at whether it is over.
 const QUIET: Duration = Duration::from_secs(60);
 
 /// What the thread is asked.
@@ -38,11 +38,12 @@ pub(super) struct Writer {
     pub(super) shared: Arc<Shared>,
     pub(super) eviction: Eviction,
     last_log: Option<Instant>,
+    last_look: Instant,
 }
 
 impl Writer {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, eviction: Eviction::default(), last_log: None }
+        Self { shared, eviction: Eviction::default(), last_log: None, last_look: Instant::now() }
     }
 
     /// Works until all senders are gone.
@@ -67,7 +68,7 @@ impl Writer {
         }
         for kind in [Kind::Young, Kind::Kept] {
             if let Some((number, _, _)) = self.newest(kind)
-                && let Err(error) = self.seal(number)
+                && let Err(error) = self.seal(number, 0)
             {
                 self.complain(&error);
             }
@@ -75,6 +76,12 @@ impl Writer {
     }
 
     fn put(&mut self, name: &Hash, bytes: &[u8]) {
+        if self.last_look.elapsed() >= QUIET {
+            self.last_look = Instant::now();
+            if self.shared.map().is_incomplete() {
+                self.shared.look_again();
+            }
+        }
         if self.shared.map().contains(name) {
             return;
         }
@@ -93,7 +100,7 @@ impl Writer {
         self.make_room(HEADER + bytes.len() as u64)?;
         let (number, record) = self.append(self.eviction.kind(name), name, bytes)?;
         self.eviction.fetched(name, record.size());
-        if self.shared.map().durably_pinned(name) {
+        if self.shared.map().pinned().durably(name) {
             self.sync(&[number].into())?;
         }
         self.shared.map_mut().place(number, &record, 0);
@@ -134,10 +141,16 @@ impl Writer {
     fn segment_for(&mut self, kind: Kind, length: u64) -> io::Result<(u64, Arc<Segment>, u64)> {
         if let Some((number, file, end)) = self.newest(kind) {
             if end == 0 || end + length <= self.shared.options.segment {
-                self.unseal(number)?;
-                return Ok((number, file, end));
+                match self.unseal(number) {
+                    Ok(()) => return Ok((number, file, end)),
+                    Err(error) => self.complain(&error),
+                }
             }
-            self.seal(number)?;
+            // Its footer would only have saved the next start some reads.
+            if let Err(error) = self.seal(number, length) {
+                self.complain(&error);
+            }
+            self.shared.map_mut().close(number);
         }
         let next = self.shared.next.fetch_add(1, Relaxed);
         let file = Segment::create(&*self.shared.disk, next, kind)?;
@@ -150,8 +163,8 @@ impl Writer {
         (!entry.closed).then(|| (*number, entry.file.clone(), entry.data_end))
     }
 
-    /// Writes a segment's footer, if it has none.
-    fn seal(&self, number: u64) -> io::Result<()> {
+    /// Writes a segment's footer, if it has none, and the quota has room for it and for `besides`.
+    fn seal(&self, number: u64, besides: u64) -> io::Result<()> {
         let (file, end, records) = {
             let map = self.shared.map();
             match map.segments.get(&number) {
@@ -161,6 +174,9 @@ impl Writer {
                 _ => return Ok(()),
             }
         };
+        if !self.shared.fits(Segment::footer_len(records.len()) + besides) {
+            return Ok(());
+        }
         let footer = file.seal(end, &records)?;
         self.shared.map_mut().set_length(number, end + footer);
         self.shared.meter.cache_written(footer);
@@ -192,18 +208,25 @@ impl Writer {
     }
 
     fn pin(&mut self, name: &Hash) -> io::Result<Vec<Hash>> {
-        let Some(mut pin) = self.shared.map().pins().get(name).cloned() else { return Ok(Vec::new()) };
+        let unsure = self.shared.map().is_unsure();
+        if unsure {
+            self.shared.look_again();
+        }
+        // It might take the place of one that has other chunks.
+        if unsure && self.shared.map().is_unsure() {
+            return Err(io::Error::other("there are pins that cannot be read"));
+        }
+        let Some(chunks) = self.shared.map().pinned().get(name).map(Pin::all) else { return Ok(Vec::new()) };
         let (here, missing): (Vec<_>, Vec<_>) = {
             let map = self.shared.map();
-            pin.chunks.keys().map(|hash| (*hash, map.segment_of(hash))).partition(|(_, number)| number.is_some())
+            chunks.keys().map(|hash| (*hash, map.segment_of(hash))).partition(|(_, number)| number.is_some())
         };
         if !missing.is_empty() {
             return Ok(missing.into_iter().map(|(hash, _)| hash).collect());
         }
         self.sync(&here.into_iter().filter_map(|(_, number)| number).collect())?;
-        pins::write(&*self.shared.disk, name, &pin.chunks)?;
-        pin.durable = true;
-        self.shared.map_mut().set_pin(name, Some(pin));
+        pins::write(&*self.shared.disk, name, &chunks)?;
+        self.shared.map_mut().set_pin(name, Some(Pin { durable: Some(chunks), held: BTreeMap::new() }));
         Ok(Vec::new())
     }
 

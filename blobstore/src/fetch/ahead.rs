@@ -1,11 +1,12 @@
 //! What is fetched before anybody asks: by what reads look like, and by lists.
 
-use super::dispatch::Dispatcher;
+use super::dispatch::{Ask, Dispatcher};
 use super::flight::wait;
 use super::queue::Place;
-use super::{Fetcher, Layer};
+use super::{Fetcher, Inner, Layer};
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
 use tokio::task::JoinHandle;
 
@@ -13,6 +14,38 @@ use tokio::task::JoinHandle;
 const UNDER_WAY: usize = 256;
 /// Chunks of a list that are asked for together.
 const TOGETHER: usize = 16;
+
+/// Bytes, decoded, of what was begun ahead and has not come.
+#[derive(Debug, Default)]
+pub(super) struct Begun(AtomicU64);
+
+/// A part of them.
+pub(super) struct Share {
+    begun: Arc<Begun>,
+    bytes: u64,
+}
+
+impl Begun {
+    /// Counts these bytes until the share is dropped.
+    pub(super) fn share(self: &Arc<Self>, bytes: u64) -> Share {
+        self.0.fetch_add(bytes, Relaxed);
+        Share { begun: self.clone(), bytes }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.begun.0.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+impl Inner {
+    /// Bytes that may still be fetched ahead: half of those that are kept, less what has come and was not read, and what is
+    /// to come.
+    fn room_ahead(&self) -> u64 {
+        self.decoded.room_ahead().saturating_sub(self.ahead.0.load(Relaxed))
+    }
+}
 
 impl Fetcher {
     /// Notes that a reader reads these bytes of a layer's data space. Gives the chunks to fetch ahead of the next reads,
@@ -26,7 +59,7 @@ impl Fetcher {
         let mut pattern = layer.pattern.lock().unwrap_or_else(PoisonError::into_inner);
         let asked: Vec<u32> = (first.chunk..=last).flat_map(|chunk| pattern.asked(chunk)).collect();
         // A chunk at least, where there is any readahead: else a run would stop for what others have not read.
-        let most = options.readahead.min(self.inner.decoded.room_ahead().max(u64::from(first.entry.data_len)));
+        let most = options.readahead.min(self.inner.room_ahead().max(u64::from(first.entry.data_len)));
         let advice = pattern.read(bytes, most);
         drop(pattern);
         for chunk in chunks_of(layer, advice.drop) {
@@ -45,8 +78,20 @@ impl Fetcher {
             return;
         }
         let mut asks = Vec::new();
-        self.begin_ahead(layer, chunks, &mut asks);
+        self.begin_readahead(layer, chunks, &mut asks);
         self.inner.dispatcher.ask(asks);
+    }
+
+    /// As [`Fetcher::begin_ahead`], as far as there is room; one chunk at least. What there is no room for was advised to
+    /// several readers at once, and is fetched when it is read.
+    pub(super) fn begin_readahead(&self, layer: &Layer, chunks: &[u32], asks: &mut Vec<Ask>) {
+        let mut any = false;
+        for chunk in chunks {
+            if any && self.inner.room_ahead() == 0 {
+                return;
+            }
+            any |= !self.begin_ahead(layer, &[*chunk], asks).is_empty();
+        }
     }
 
     /// Fetches chunks of a layer in the order of the list, behind everything that readers wait for. Those that are here

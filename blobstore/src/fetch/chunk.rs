@@ -11,12 +11,14 @@ use super::flight::{Joined, Landing, wait};
 use super::queue::Place;
 use super::retry::{Task, within};
 use super::{Fetched, Fetcher, Layer, OnOutage};
+use crate::cache::Chunks;
 use crate::layer::Located;
 use crate::meter::Source;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
 
 /// How long a waiter waits past its deadline for the fetch's own error, which knows more, and comes at the same deadline.
 const GRACE: Duration = Duration::from_millis(250);
@@ -48,7 +50,7 @@ impl Fetcher {
             let located = layer.index.chunk_at(*chunk).ok_or_else(|| self.no_such(&task))?;
             waits.push((task, located, self.need(layer, located, task, &mut asks)));
         }
-        self.begin_ahead(layer, ahead, &mut asks);
+        self.begin_readahead(layer, ahead, &mut asks);
         self.inner.dispatcher.ask(asks);
         let mut all = Vec::with_capacity(waits.len());
         for (task, located, waiting) in waits {
@@ -83,7 +85,7 @@ impl Fetcher {
                 Waiting::Flight(receiver, false)
             }
             Joined::Start(landing, receiver) => {
-                asks.extend(self.start(layer, located, task, wish, landing));
+                asks.extend(self.start(layer, located, task, wish, landing, None));
                 Waiting::Flight(receiver, true)
             }
         }
@@ -106,13 +108,14 @@ impl Fetcher {
             let (wish, task) = (wish(layer, &located, false), self.task(layer, *chunk));
             if let Joined::Start(landing, receiver) = self.inner.flights.join(&key, &wish, || None) {
                 begun.push((wish.place, receiver));
-                asks.extend(self.start(layer, located, task, wish, landing));
+                let share = self.inner.ahead.share(u64::from(located.entry.data_len));
+                asks.extend(self.start(layer, located, task, wish, landing, Some(share)));
             }
         }
         begun
     }
 
-    /// Starts the flight of a chunk. Gives what is to be asked of the store for it: not yet of one that the cache has.
+    /// Starts the flight of a chunk; `ahead` is what it counts for until it has come. Gives what is to be asked of the store for it: not yet of one that the cache may have.
     fn start(
         &self,
         layer: &Layer,
@@ -120,8 +123,9 @@ impl Fetcher {
         task: Task,
         wish: Arc<Wish>,
         landing: Landing<Key, Fetched, Arc<Wish>>,
+        ahead: Option<super::ahead::Share>,
     ) -> Option<Ask> {
-        let (ask, answer) = match self.inner.is_cached(&located) {
+        let (ask, answer) = match self.inner.may_be_cached(&located) {
             true => (None, None),
             false => {
                 let (reply, answer) = oneshot::channel();
@@ -132,7 +136,7 @@ impl Fetcher {
         tokio::spawn(async move {
             let (fetched, share) = fetcher.bring(&layer, located, task, &wish, answer).await;
             landing.land(fetched);
-            drop(share);
+            drop((share, ahead));
         });
         ask
     }
@@ -182,7 +186,7 @@ impl Fetcher {
     ) -> (Fetched, Option<Share>) {
         if answer.is_none() {
             let (inner, layer) = (self.inner.clone(), layer.clone());
-            let local = tokio::task::spawn_blocking(move || inner.local(&layer, &located)).await;
+            let local = tokio::task::spawn_blocking(move || inner.local(&layer, &located, Chunks::get)).await;
             if let Ok(Some(found)) = local {
                 return (Ok(found), None);
             }

@@ -33,7 +33,7 @@ pub(super) struct Wish {
 }
 
 impl Wish {
-    fn class(&self) -> Class {
+    pub(super) fn class(&self) -> Class {
         if self.needed.load(Relaxed) { Class::Need } else { Class::Ahead }
     }
 }
@@ -168,14 +168,17 @@ impl Dispatcher {
         drop(removed);
     }
 
-    /// Room for a second request for the same bytes, where there is any to spare.
-    pub(super) fn spare(self: &Arc<Self>, bytes: u64) -> Option<(Permit, Share)> {
+    /// Room for a second request for so many bytes of the same, where there is any to spare: not while a need waits for
+    /// what it would take, and not more for what is fetched ahead than that may have.
+    pub(super) fn spare(self: &Arc<Self>, class: Class, bytes: u64) -> Option<(Permit, Share)> {
         let mut state = self.lock();
-        let full = state.in_flight() >= self.options.concurrency || state.left(&self.options) < bytes;
-        if full || !self.pace.spend() {
-            return None;
-        }
-        Some(self.grant(&mut state, Class::Need, bytes))
+        let room = state.room(&self.options);
+        let fits = match class {
+            Class::Need => bytes <= room.bytes,
+            Class::Ahead => bytes <= room.bytes.min(room.ahead),
+        };
+        let may = fits && state.may_begin(class, &self.options) && !state.queue.is_waiting(Class::Need);
+        (may && self.pace.spend()).then(|| self.grant(&mut state, class, bytes))
     }
 
     /// Counts a request that failed, and what was wrong with its bytes.
@@ -210,21 +213,19 @@ impl Dispatcher {
         let mut state = self.lock();
         // A little more: two chunks of 512 KiB that do not compress are some bytes longer than 1 MiB.
         let reach = Reach { bytes: self.options.coalesce + self.options.coalesce / 16, gap: GAP };
-        let most = self.options.concurrency.max(1);
-        if state.in_flight() >= most {
+        if !state.may_begin(Class::Need, &self.options) {
             return None;
         }
-        let room = state.room(Class::Need, &self.options);
+        let room = state.room(&self.options);
         let mut taken = state.queue.take(Class::Need, reach, room).map(|wants| (Class::Need, wants));
         // A need that waits for memory is not overtaken: what came ahead of it would take that memory.
-        let may = state.requests[Class::Ahead as usize] < (most * 3 / 4).max(1) && !state.queue.is_waiting(Class::Need);
+        let may = state.may_begin(Class::Ahead, &self.options) && !state.queue.is_waiting(Class::Need);
         if taken.is_none() && may {
-            let room = state.room(Class::Ahead, &self.options);
             taken = state.queue.take(Class::Ahead, reach, room).map(|wants| (Class::Ahead, wants));
         }
         let (class, wants) = taken?;
         state.requests[class as usize] += 1;
-        state.memory[class as usize] += wants.iter().map(|w| w.memory).sum::<u64>();
+        wants.iter().for_each(|want| state.memory[want.class as usize] += want.memory);
         Some((class, wants))
     }
 
@@ -232,7 +233,7 @@ impl Dispatcher {
         let permit = Permit { dispatcher: self.clone(), class };
         let mut asks = Vec::with_capacity(wants.len());
         for want in wants {
-            let share = Share { dispatcher: self.clone(), class, bytes: want.memory };
+            let share = Share { dispatcher: self.clone(), class: want.class, bytes: want.memory };
             match want.payload {
                 Payload::Chunk(ask) => asks.push((ask, share)),
                 // Alone: nothing lies beside it.
@@ -273,21 +274,19 @@ impl Drop for Dispatcher {
 }
 
 impl State {
-    fn in_flight(&self) -> usize {
-        self.requests.iter().sum()
+    /// Whether one more request is within their number.
+    fn may_begin(&self, class: Class, options: &Options) -> bool {
+        let most = options.concurrency.max(1);
+        self.requests.iter().sum::<usize>() < most
+            && (class == Class::Need || self.requests[Class::Ahead as usize] < (most * 3 / 4).max(1))
     }
 
-    fn left(&self, options: &Options) -> u64 {
-        options.in_flight().saturating_sub(self.memory.iter().sum())
-    }
-
-    /// Memory that a request of this class may take.
-    fn room(&self, class: Class, options: &Options) -> Room {
-        let ahead = (options.in_flight() / 4 * 3).saturating_sub(self.memory[Class::Ahead as usize]);
-        let bytes = match class {
-            Class::Need => self.left(options),
-            Class::Ahead => self.left(options).min(ahead),
-        };
-        Room { bytes, exceed: self.memory == [0; 2] }
+    /// Memory that a request may take.
+    fn room(&self, options: &Options) -> Room {
+        Room {
+            bytes: options.in_flight().saturating_sub(self.memory.iter().sum()),
+            ahead: (options.in_flight() / 4 * 3).saturating_sub(self.memory[Class::Ahead as usize]),
+            exceed: self.memory == [0; 2],
+        }
     }
 }

@@ -11,8 +11,7 @@ use crate::store::Metered;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
-use tokio::time::{timeout, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// Up to so many bytes a head gets the time of a chunk for an attempt; above, all the time that there is.
 const SMALL: u64 = 8 << 20;
@@ -63,7 +62,7 @@ impl Fetcher {
         // The task has the deadline; past it, it may still be checking what came in time. That is work and no wait, and
         // takes less than one more attempt would.
         let patience = self.inner.options.attempt;
-        match timeout_at((deadline + patience).into(), wait(receiver)).await {
+        match timeout_at(deadline + patience, wait(receiver)).await {
             Ok(Some(value)) => value,
             Ok(None) => Err(self.error(&task, Failure::new(FetchKind::Local, "opening it ended without a result"), 0)),
             Err(_) => Err(self.error(&task, Failure::new(FetchKind::Timeout, "not ready in time"), 0)),

@@ -7,6 +7,8 @@
 //! that were fetched go to the cache off the reply path. [`Fetcher::noticed`] says what to fetch ahead of reads (`pattern.rs`,
 //! `ahead.rs`), [`Fetcher::prefetch`] takes a list. [`Fetcher::open_head`] brings what a mount needs of a layer.
 //!
+//! All time here is tokio's, so that tests can hold it.
+//!
 //! Which bytes of a file a chunk holds, and what an error means to a reader, are left to others.
 
 mod ahead;
@@ -31,6 +33,7 @@ use crate::layer::{Index, LayerId, Located, decode};
 use crate::meter::{Meter, Source};
 use crate::refs::layer_key;
 use crate::store::Store;
+use ahead::Begun;
 use decoded::{Decoded, Key, key};
 use dispatch::{Dispatcher, Wish};
 use error::Failure;
@@ -78,13 +81,15 @@ pub struct Options {
     pub pause: Duration,
     /// Bytes of decoded chunks kept in memory.
     pub decoded: u64,
-    /// Bytes of all chunks in memory: those kept, those in flight and those just handed over. A request waits until there is
-    /// room for what it brings, stored and decoded.
+    /// Bytes of the chunks kept (`decoded`), and of those that requests bring, stored and decoded, until they are handed
+    /// over. A request waits until there is room for what it brings. A quarter is for requests in any case: where
+    /// `decoded` has more than the rest, both together take more than this. A single chunk for which there is never
+    /// room is fetched alone. Not counted is what the chunk cache is still to write, which has its own bound.
     pub memory: u64,
     /// Bytes of a layer's file that one request asks for, where so many neighbours are wanted.
     pub coalesce: u64,
     /// Bytes of the data space fetched ahead of reads that follow each other; 0 = none. Of all runs together at most half of
-    /// `decoded`.
+    /// `decoded`, and a chunk of each.
     pub readahead: u64,
     /// Whether, of a store that is far, likely neighbours of chunks that are read are fetched too.
     pub neighbours: bool,
@@ -156,6 +161,7 @@ struct Inner {
     options: Options,
     meter: Meter,
     decoded: Decoded,
+    ahead: Arc<Begun>,
     flights: Arc<Flights<Key, Fetched, Arc<Wish>>>,
     opening: Arc<Flights<LayerId, Result<OpenHead, FetchError>>>,
     dispatcher: Arc<Dispatcher>,
@@ -171,6 +177,7 @@ impl Fetcher {
             heads: cache.heads,
             chunks: cache.chunks,
             decoded: Decoded::new(options.decoded),
+            ahead: Arc::default(),
             flights: Flights::new(),
             opening: Flights::new(),
             log: Quiet::new(),
@@ -210,11 +217,12 @@ impl Fetcher {
         self.inner.dispatcher.memory()
     }
 
-    /// A chunk's content, if it is on this node: in memory, or in the cache (then read, verified and decompressed by
-    /// this thread). `None` also for a chunk number that the layer does not have.
+    /// A chunk's content, if it is known to be on this node: in memory, or in the cache (then read, verified and
+    /// decompressed by this thread). `None` also for a chunk number that the layer does not have, and while the cache is
+    /// being read after a start, for what has not been come to: [`Fetcher::get`] looks for that.
     pub fn cached(&self, layer: &Layer, chunk: u32) -> Option<Arc<[u8]>> {
         let located = layer.index.chunk_at(chunk)?;
-        let (content, source) = self.inner.local(layer, &located)?;
+        let (content, source) = self.inner.local(layer, &located, Chunks::get_known)?;
         self.inner.meter.read(source, content.len());
         Some(content)
     }
@@ -235,20 +243,30 @@ impl Inner {
         Some(content)
     }
 
-    /// Whether the cache says that it has a chunk.
+    /// Whether the cache knows that it has a chunk.
     fn is_cached(&self, located: &Located) -> bool {
         self.chunks.as_ref().is_some_and(|chunks| chunks.contains(&located.entry.hash))
     }
 
-    /// A chunk from memory or the cache. What the cache gives is believed only if its hash matches; else it is
-    /// forgotten, and the store has it.
-    fn local(&self, layer: &Layer, located: &Located) -> Option<(Arc<[u8]>, Source)> {
+    /// Whether the cache has to be asked for a chunk before the store is.
+    fn may_be_cached(&self, located: &Located) -> bool {
+        self.chunks.as_ref().is_some_and(|chunks| chunks.may_have(&located.entry.hash))
+    }
+
+    /// A chunk from memory or the cache, which is asked as `ask` does. What it gives is believed only if its hash matches;
+    /// else it is forgotten, and the store has it.
+    fn local(
+        &self,
+        layer: &Layer,
+        located: &Located,
+        ask: impl FnOnce(&Chunks, &[u8; 32], u32) -> Option<Vec<u8>>,
+    ) -> Option<(Arc<[u8]>, Source)> {
         let entry = &located.entry;
         if let Some(content) = self.memory(&key(entry)) {
             return Some((content, Source::Memory));
         }
         let chunks = self.chunks.as_ref()?;
-        let stored = chunks.get(&entry.hash, entry.stored_len)?;
+        let stored = ask(chunks, &entry.hash, entry.stored_len)?;
         match decode(&stored, entry) {
             Ok(content) => {
                 let content = Arc::<[u8]>::from(content);

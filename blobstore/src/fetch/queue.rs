@@ -51,14 +51,27 @@ pub(super) struct Reach {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
     pub(super) bytes: u64,
+    /// How much of it, at most, for what nobody waits for, alone or beside a need.
+    pub(super) ahead: u64,
     /// Whether it may be more for a single thing: when nothing else is in use, as what needs more than there is would else
     /// wait for ever.
     pub(super) exceed: bool,
 }
 
 impl Room {
-    fn fits(self, memory: u64) -> bool {
-        self.exceed || memory <= self.bytes
+    fn fits<T>(self, want: &Want<T>) -> bool {
+        let most = match want.class {
+            Class::Need => self.bytes,
+            Class::Ahead => self.bytes.min(self.ahead),
+        };
+        want.memory <= most
+    }
+
+    fn take<T>(&mut self, want: &Want<T>) {
+        self.bytes = self.bytes.saturating_sub(want.memory);
+        if want.class == Class::Ahead {
+            self.ahead = self.ahead.saturating_sub(want.memory);
+        }
     }
 }
 
@@ -100,15 +113,18 @@ impl<T> Lane<T> {
     /// Numbers of the chunks that go with `chunk`, it among them, ascending; within `room`.
     fn companions(&self, chunk: u32, reach: Reach, room: Room) -> Vec<u32> {
         let Some((_, first)) = self.wants.get(&chunk) else { return Vec::new() };
-        let (mut range, mut left) = (first.bytes.clone(), room.bytes.saturating_sub(first.memory));
+        let (mut range, mut left) = (first.bytes.clone(), room);
+        left.take(first);
         let mut found = VecDeque::from([chunk]);
         let mut fits = |range: &Range<u64>, want: &Want<T>| {
             let near = want.bytes.start.saturating_sub(range.end) <= reach.gap
                 && range.start.saturating_sub(want.bytes.end) <= reach.gap;
             let whole = range.start.min(want.bytes.start)..range.end.max(want.bytes.end);
-            let fits = near && whole.end - whole.start <= reach.bytes && want.memory <= left;
-            left -= if fits { want.memory } else { 0 };
-            fits.then_some(whole)
+            let fits = near && whole.end - whole.start <= reach.bytes && left.fits(want);
+            fits.then(|| {
+                left.take(want);
+                whole
+            })
         };
         for (next, (_, want)) in self.wants.range((Bound::Excluded(chunk), Bound::Unbounded)) {
             let Some(wider) = fits(&range, want) else { break };
@@ -166,7 +182,7 @@ impl<T> Queue<T> {
                 self.unlist(layer, class);
                 continue;
             };
-            if lane.wants.get(&chunk).is_none_or(|(_, want)| !room.fits(want.memory)) {
+            if lane.wants.get(&chunk).is_none_or(|(_, want)| !room.exceed && !room.fits(want)) {
                 return None;
             }
             let chunks = lane.companions(chunk, reach, room);

@@ -5,10 +5,10 @@ use proptest::prelude::*;
 
 const REACH: Reach = Reach { bytes: 1000, gap: 50 };
 
-const PLENTY: Room = Room { bytes: u64::MAX, exceed: false };
+const PLENTY: Room = Room { bytes: u64::MAX, ahead: u64::MAX, exceed: false };
 
 fn room(bytes: u64) -> Room {
-    Room { bytes, exceed: false }
+    Room { bytes, ..PLENTY }
 }
 
 fn place(layer: u8, chunk: u32) -> Place {
@@ -73,6 +73,19 @@ fn what_does_not_fit_in_memory_is_not_overtaken() {
     assert_eq!(chunks(queue.take(Class::Need, REACH, room(800))), [5]);
 }
 
+#[test]
+fn what_nobody_waits_for_has_its_own_part_of_the_memory_also_beside_a_need() {
+    let mut queue = Queue::new();
+    queue.push(want(1, 1, Class::Need));
+    queue.push(want(1, 2, Class::Ahead));
+    queue.push(want(1, 3, Class::Ahead));
+    queue.push(want(2, 1, Class::Ahead));
+    let room = Room { ahead: 900, ..PLENTY };
+    assert_eq!(chunks(queue.take(Class::Need, REACH, room)), [1, 2]);
+    assert!(queue.take(Class::Ahead, REACH, Room { ahead: 800, ..PLENTY }).is_none());
+    assert_eq!(queue.take(Class::Ahead, REACH, room).map(|taken| taken.len()), Some(1));
+}
+
 /// What a queue must do, as a list in order of arrival.
 #[derive(Default)]
 struct Model {
@@ -103,7 +116,9 @@ impl Model {
             }
             let oldest = self.wants.iter().find(|w| w.place.layer == layer && w.class == class).unwrap();
             let (place, mut range, mut memory) = (oldest.place, oldest.bytes.clone(), oldest.memory);
-            if memory > room.bytes && !room.exceed {
+            let of = |w: &Want<u64>| if w.class == Class::Ahead { w.memory } else { 0 };
+            let mut ahead = of(oldest);
+            if (memory > room.bytes || ahead > room.ahead) && !room.exceed {
                 self.turns[class as usize].insert(0, layer);
                 return None;
             }
@@ -124,9 +139,13 @@ impl Model {
                     if gap > REACH.gap || whole.end - whole.start > REACH.bytes || memory + next.memory > room.bytes {
                         break;
                     }
+                    if next.class == Class::Ahead && ahead + next.memory > room.ahead {
+                        break;
+                    }
                     if !forward && next.class != class {
                         break;
                     }
+                    ahead += of(next);
                     (range, memory, at) = (whole, memory + next.memory, next.place.chunk);
                     taken.push(at);
                 }
@@ -143,7 +162,7 @@ enum Step {
     Push(u8, u32, bool),
     Raise(u8, u32),
     Remove(u8, u32),
-    Take(bool, u64, bool),
+    Take(bool, u64, u64, bool),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -151,7 +170,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (0..4u8, 0..24u32, any::<bool>()).prop_map(|(l, c, n)| Step::Push(l, c, n)),
         1 => (0..4u8, 0..24u32).prop_map(|(l, c)| Step::Raise(l, c)),
         1 => (0..4u8, 0..24u32).prop_map(|(l, c)| Step::Remove(l, c)),
-        2 => (any::<bool>(), 200..4000u64, any::<bool>()).prop_map(|(n, room, e)| Step::Take(n, room, e)),
+        2 => (any::<bool>(), 200..4000u64, 200..4000u64, any::<bool>()).prop_map(|(n, room, a, e)| Step::Take(n, room, a, e)),
     ]
 }
 
@@ -183,8 +202,8 @@ proptest! {
                     let removed = queue.remove(place(layer, chunk), |_| true).map(|w| w.payload);
                     prop_assert_eq!(removed, model.remove(place(layer, chunk)).map(|w| w.payload));
                 }
-                Step::Take(need, bytes, exceed) => {
-                    let room = Room { bytes, exceed };
+                Step::Take(need, bytes, ahead, exceed) => {
+                    let room = Room { bytes, ahead, exceed };
                     let key = |t: Option<Vec<Want<u64>>>| t.map(|t| t.iter().map(|w| (w.place, w.payload)).collect::<Vec<_>>());
                     let taken = queue.take(class(need), REACH, room);
                     prop_assert_eq!(key(taken), key(model.take(class(need), room)));

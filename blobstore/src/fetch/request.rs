@@ -4,8 +4,9 @@
 //! A request that takes longer than its like is made a second time, for what has not come yet (`pace.rs` says when); of each
 //! chunk the first copy that verifies counts, and who is second is broken off.
 
-use super::dispatch::{Ask, Dispatcher, Outcome, Permit, Share};
+use super::dispatch::{Ask, Dispatcher, Outcome, Permit, Share, Wish};
 use super::error::{Failure, FetchKind};
+use super::queue::Class;
 use super::{Hedge, Layer};
 use crate::layer::{ChunkEntry, decode};
 use crate::store::Pieces;
@@ -13,9 +14,9 @@ use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::oneshot;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, timeout};
 
 /// A request is not made a second time sooner than this: a store that near gains nothing by it.
 const SOONEST: Duration = Duration::from_millis(5);
@@ -31,6 +32,7 @@ pub(super) struct Piece {
 /// A chunk of a request.
 #[derive(Debug)]
 pub(super) struct Slot {
+    wish: Arc<Wish>,
     entry: ChunkEntry,
     range: Range<u64>,
     open: Mutex<Open>,
@@ -49,7 +51,7 @@ impl Slot {
         let (entry, start) = (ask.located.entry, ask.located.file_offset);
         let range = start..start.saturating_add(u64::from(entry.stored_len));
         let open = Open { reply: Some(ask.reply), share: Some(share), failure: None };
-        Arc::new(Self { entry, range, open: Mutex::new(open) })
+        Arc::new(Self { wish: ask.wish, entry, range, open: Mutex::new(open) })
     }
 
     fn open(&self) -> std::sync::MutexGuard<'_, Open> {
@@ -58,6 +60,11 @@ impl Slot {
 
     fn is_done(&self) -> bool {
         self.open().reply.is_none()
+    }
+
+    /// Whether nobody waits for the chunk: it was handed over, or its deadline has passed.
+    fn is_given_up(&self) -> bool {
+        self.open().reply.as_ref().is_none_or(oneshot::Sender::is_closed)
     }
 
     /// Verifies the bytes that came and hands the chunk over, where nobody has yet. Works for milliseconds.
@@ -99,52 +106,58 @@ impl Slot {
 pub(super) async fn run(dispatcher: Arc<Dispatcher>, layer: Layer, slots: Vec<Arc<Slot>>, permit: Permit) {
     let (begun, bytes) = (Instant::now(), length(&slots));
     let due = dispatcher.pace.begin(bytes).filter(|_| dispatcher.options.hedge == Hedge::P95);
-    let hedge = async {
-        let Some(after) = due else { return std::future::pending().await };
-        sleep(after.max(SOONEST)).await;
-        second(&dispatcher, &layer, &slots).await
-    };
-    let first = pour(&dispatcher, &layer.key, &slots);
-    tokio::pin!(first, hedge);
-    let mut ended = None;
-    let won = loop {
-        tokio::select! {
-            biased;
-            result = &mut first, if ended.is_none() => match result {
-                // A second request may be under way and bring what this one did not.
-                Err(failure) if due.is_some_and(|after| begun.elapsed() > after) => ended = Some(failure),
-                result => break result,
-            },
-            result = &mut hedge => match (result, ended.take()) {
-                (Some(Err(_)) | None, Some(failure)) => break Err(failure),
-                (Some(Err(_)) | None, None) => break first.as_mut().await,
-                (Some(Ok(())), _) => {
-                    dispatcher.meter.hedge_won();
-                    break Ok(());
-                }
-            },
-        }
-    };
+    let ended = made(&dispatcher, &layer, &slots, due.map(|after| after.max(SOONEST))).await;
     drop(permit);
     let took = begun.elapsed();
-    match &won {
-        Ok(()) => {
-            dispatcher.pace.took(bytes, took);
-            dispatcher.meter.fetch_done(took);
-        }
-        Err(failure) => dispatcher.count(failure.kind),
+    if ended.is_ok() {
+        dispatcher.pace.took(bytes, took);
+        dispatcher.meter.fetch_done(took);
     }
-    let ended = won.err().unwrap_or_else(|| Failure::new(FetchKind::Local, "the request ended without it"));
+    let ended = ended.err().unwrap_or_else(|| Failure::new(FetchKind::Local, "the request ended without it"));
     slots.iter().for_each(|slot| slot.fail(&ended));
 }
 
-/// The same request once more for what has not come. `None` where it is not to be made.
-async fn second(dispatcher: &Arc<Dispatcher>, layer: &Layer, slots: &[Arc<Slot>]) -> Option<Result<(), Failure>> {
-    let from = slots.iter().position(|slot| !slot.is_done())?;
-    let left = slots.get(from..)?;
-    let _room = dispatcher.spare(length(left))?;
+/// The request, and a second one once that is due. Who is first to bring everything ends it; where neither does, the
+/// first one's failure counts.
+async fn made(
+    dispatcher: &Arc<Dispatcher>,
+    layer: &Layer,
+    slots: &[Arc<Slot>],
+    due: Option<Duration>,
+) -> Result<(), Failure> {
+    let first = poured(dispatcher, &layer.key, slots);
+    let Some(due) = due else { return first.await };
+    tokio::pin!(first);
+    if let Ok(ended) = timeout(due, &mut first).await {
+        return ended;
+    }
+    let second = second(dispatcher, layer, slots);
+    tokio::pin!(second);
+    tokio::select! {
+        biased;
+        ended = &mut first => match ended {
+            Ok(()) => Ok(()),
+            // The second may bring what this one did not.
+            Err(failure) => if second.await { Ok(()) } else { Err(failure) },
+        },
+        brought = &mut second => if brought { Ok(()) } else { first.await },
+    }
+}
+
+/// The same request once more for what has not come; whether it brought that. It is not made where there is no room to
+/// spare.
+async fn second(dispatcher: &Arc<Dispatcher>, layer: &Layer, slots: &[Arc<Slot>]) -> bool {
+    let from = slots.iter().position(|slot| !slot.is_done());
+    let Some(left) = from.and_then(|from| slots.get(from..)) else { return false };
+    let needed = left.iter().any(|slot| !slot.is_done() && slot.wish.class() == Class::Need);
+    let class = if needed { Class::Need } else { Class::Ahead };
+    let Some(_room) = dispatcher.spare(class, length(left)) else { return false };
     dispatcher.meter.hedged();
-    Some(pour(dispatcher, &layer.key, left).await)
+    let brought = poured(dispatcher, &layer.key, left).await.is_ok();
+    if brought {
+        dispatcher.meter.hedge_won();
+    }
+    brought
 }
 
 fn length(slots: &[Arc<Slot>]) -> u64 {
@@ -152,19 +165,23 @@ fn length(slots: &[Arc<Slot>]) -> u64 {
     ends.map_or(0, |(first, last)| last.range.end.saturating_sub(first.range.start))
 }
 
+/// As [`pour`]; a failure is counted.
+async fn poured(dispatcher: &Arc<Dispatcher>, key: &str, slots: &[Arc<Slot>]) -> Result<(), Failure> {
+    pour(dispatcher, key, slots).await.inspect_err(|failure| dispatcher.count(failure.kind))
+}
+
 /// Reads the range of these chunks, and has each verified as it comes. An error is the request's; what is wrong with a
 /// chunk is kept with it.
 async fn pour(dispatcher: &Arc<Dispatcher>, key: &str, slots: &[Arc<Slot>]) -> Result<(), Failure> {
     let (Some(first), Some(last)) = (slots.first(), slots.last()) else { return Ok(()) };
-    let (patience, begun) = (dispatcher.options.attempt, Instant::now());
-    let late = |_| Failure::new(FetchKind::Timeout, format!("nothing came within {patience:?}"));
+    let begun = Instant::now();
     let pieces = dispatcher.store.read(key, first.range.start..last.range.end);
-    let pieces = timeout(patience, pieces).await.map_err(late)??;
-    let mut body = Body { pieces, rest: Bytes::new(), at: first.range.start, begun: Some(begun), dispatcher };
+    let pieces = heard(dispatcher.options.attempt, pieces).await??;
+    let mut body = Body { pieces, rest: Bytes::new(), at: first.range.start, begun: Some(begun), dispatcher, slots };
     let mut checks = Vec::with_capacity(slots.len());
     let mut broken = None;
     for slot in slots {
-        match timeout(patience, body.take(&slot.range)).await.map_err(late).flatten() {
+        match body.take(&slot.range).await {
             Ok(stored) => {
                 let slot = slot.clone();
                 checks.push(tokio::task::spawn_blocking(move || slot.settle(stored)));
@@ -187,6 +204,12 @@ async fn pour(dispatcher: &Arc<Dispatcher>, key: &str, slots: &[Arc<Slot>]) -> R
     broken.map_or(Ok(()), Err)
 }
 
+/// What comes within the time in which something must come.
+async fn heard<T>(patience: Duration, something: impl Future<Output = T>) -> Result<T, Failure> {
+    let late = |_| Failure::new(FetchKind::Timeout, format!("nothing came within {patience:?}"));
+    timeout(patience, something).await.map_err(late)
+}
+
 /// What comes, and up to where it has been used.
 struct Body<'a> {
     pieces: Pieces,
@@ -194,6 +217,7 @@ struct Body<'a> {
     at: u64,
     begun: Option<Instant>,
     dispatcher: &'a Dispatcher,
+    slots: &'a [Arc<Slot>],
 }
 
 impl Body<'_> {
@@ -227,8 +251,20 @@ impl Body<'_> {
         }
     }
 
+    /// The next bytes, however slowly they come, as long as some do and somebody waits for them.
     async fn next(&mut self, range: &Range<u64>) -> Result<Bytes, Failure> {
-        let Some(piece) = self.pieces.next().await else {
+        if self.slots.iter().all(|slot| slot.is_given_up()) {
+            return Err(Failure::new(FetchKind::Timeout, "so slow that nobody waits for it any longer"));
+        }
+        let some = async {
+            loop {
+                match self.pieces.next().await {
+                    Some(Ok(piece)) if piece.is_empty() => {}
+                    other => return other,
+                }
+            }
+        };
+        let Some(piece) = heard(self.dispatcher.options.attempt, some).await? else {
             let what = format!("the body ended within bytes {}..{}", range.start, range.end);
             return Err(Failure::new(FetchKind::Answer, what));
         };

@@ -4,8 +4,8 @@ use super::error::{Again, Failure, FetchError, FetchKind};
 use super::{Fetcher, Options};
 use crate::layer::LayerId;
 use std::hash::{BuildHasher, Hasher};
-use std::time::{Duration, Instant};
-use tokio::time::{sleep, timeout_at};
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout_at};
 
 /// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -22,7 +22,7 @@ pub(super) struct Task {
 /// The result in time; `None` at the deadline.
 pub(super) async fn within<T>(deadline: Option<Instant>, work: impl Future<Output = T>) -> Option<T> {
     match deadline {
-        Some(deadline) => timeout_at(deadline.into(), work).await.ok(),
+        Some(deadline) => timeout_at(deadline, work).await.ok(),
         None => Some(work.await),
     }
 }
@@ -40,15 +40,26 @@ impl Fetcher {
         F: Future<Output = Result<T, Failure>>,
     {
         let mut attempt = 0;
+        let mut before: Option<Failure> = None;
         loop {
             attempt += 1;
             let failure = match within(task.deadline, once(attempt)).await {
                 Some(Ok(value)) => return Ok(value),
                 Some(Err(failure)) => failure,
                 None => {
-                    let failure = Failure::new(FetchKind::Timeout, "no answer within the deadline");
-                    self.inner.meter.fetch_failed(failure.kind.as_str());
-                    self.note(&task, &failure, attempt);
+                    let late = FetchKind::Timeout;
+                    // An attempt can begin a moment before the deadline: what ended the one before it tells more.
+                    let failure = match before {
+                        Some(Failure { kind, cause }) => {
+                            Failure::new(kind, format!("{cause}; then the deadline passed"))
+                        }
+                        None => Failure::new(late, "no answer within the deadline"),
+                    };
+                    // What only might be read may have waited in the queue all the time: nothing has failed.
+                    if wanted() {
+                        self.inner.meter.fetch_failed(late.as_str());
+                        self.note(&task, &failure, attempt);
+                    }
                     return Err(self.error(&task, failure, attempt));
                 }
             };
@@ -65,6 +76,7 @@ impl Fetcher {
             if enough || task.deadline.is_some_and(|deadline| Instant::now() + pause >= deadline) {
                 return Err(self.error(&task, failure, attempt));
             }
+            before = Some(failure);
             sleep(pause).await;
         }
     }

@@ -2,6 +2,9 @@
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
+pub mod node;
+pub mod trickle;
+
 use blobstore::layer::{Flags, Front, LayerError, Options, Section, Summary, Writer};
 use std::fs::File;
 use std::io::{Read, Seek};
