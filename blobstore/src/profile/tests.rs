@@ -136,6 +136,36 @@ fn a_hostile_profile_with_a_right_checksum_is_refused() {
     }
 }
 
+proptest::proptest! {
+    #[test]
+    fn any_bytes_with_a_right_checksum_are_a_profile_within_bounds_or_an_error(
+        runs in 0u32..4,
+        numbers in proptest::collection::vec((0u32..10, 0u32..4, proptest::prelude::any::<u32>(), proptest::prelude::any::<u128>()), 0..6),
+        cut in 0usize..400,
+    ) {
+        let index = index(8);
+        let profile = Profile { runs, ..Profile::new(index.id(), Run::default()) };
+        let mut content = profile.encode();
+        content.truncate(56);
+        content[48..52].copy_from_slice(&(numbers.len() as u32).to_le_bytes());
+        for (number, seen, after, parts) in &numbers {
+            [*number, *seen, *after].iter().for_each(|n| content.extend_from_slice(&n.to_le_bytes()));
+            content.extend_from_slice(&parts.to_le_bytes());
+        }
+        content.truncate(cut.max(52));
+        let hash = blake3::hash(&content);
+        content.extend_from_slice(hash.as_bytes());
+        if let Ok(profile) = Profile::decode(&content, &index) {
+            let whole = index.chunks().map(|chunk| u64::from(chunk.entry.stored_len)).sum::<u64>();
+            let steps = plan(&index, std::slice::from_ref(&profile), u64::MAX);
+            assert!(steps.iter().map(|step| u64::from(step.stored)).sum::<u64>() <= whole);
+            assert!(steps.iter().all(|step| step.share <= 1.0));
+            assert!(profile.bytes(&index).iter().all(|bytes| bytes.start < bytes.end && bytes.end <= index.data_len()));
+            assert_eq!(Profile::decode(&profile.encode(), &index), Ok(profile));
+        }
+    }
+}
+
 struct Nodes {
     dir: tempfile::TempDir,
     store: Arc<dyn Store>,
