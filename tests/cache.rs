@@ -99,8 +99,15 @@ fn without_a_daemon_the_error_says_how_to_start_one() {
     assert_eq!(error, node.fail(1, &["status"]));
 }
 
-/// Makes the store as good as gone.
-fn lose_store(node: &Node) {
+/// The file of a layer in the store.
+fn stored(node: &Node, name: &str) -> PathBuf {
+    let report = node.json(&["inspect", &format!("base/{name}:1")]);
+    tests::image::layer_file(&node.path("store"), report["layers"][0]["layer"].as_str().unwrap())
+}
+
+/// Takes the store away, and empties the file of a layer, which laminad may have open.
+fn lose_store(node: &Node, name: &str) {
+    fs::write(stored(node, name), "").unwrap();
     fs::rename(node.path("store"), node.path("lost")).unwrap();
 }
 
@@ -120,7 +127,7 @@ fn what_was_warmed_can_be_read_without_the_store_and_is_not_fetched_twice() {
     node.start_daemon();
     assert_eq!(number(&node.json(&["cache", "warm", "base/a:1"]), "fetched_chunks"), 0);
     let target = mount(&node, "a");
-    lose_store(&node);
+    lose_store(&node, "a");
     read_all(&target, 0);
     unmount(&node, &target);
     assert!(node.fail(1, &["cache", "warm", "base/a:1"]).contains("no such tag"));
@@ -179,7 +186,7 @@ fn a_pin_outlives_restarts_and_pressure_until_it_is_taken_away() {
     let line = node.run(&["cache", "ls"]);
     assert!(line.contains(", pinned as tag:base/a:1"), "{line}");
     let target = mount(&node, "a");
-    lose_store(&node);
+    lose_store(&node, "a");
     read_all(&target, 0);
     unmount(&node, &target);
     // The name is enough, without the store.
@@ -213,6 +220,7 @@ fn what_was_evicted_is_fetched_again() {
     assert_eq!(number(&only(&node), "cached_chunks"), 0);
     read_all(&target, 0);
     unmount(&node, &target);
+    node.wait("the layer to be out of use", |node| only(node)["in_use"] == false);
     // What is in memory is fetched for the cache all the same.
     node.run(&["cache", "evict", "base/a:1"]);
     assert_eq!(node.json(&["cache", "ls"])["layers"], serde_json::json!([]));
@@ -264,32 +272,49 @@ fn verify_drops_what_was_damaged_and_mends_what_is_pinned() {
     assert_eq!([number(&right, "wrong_chunks"), number(&right, "mended_chunks")], [0, 0], "{right}");
     assert!(number(&right, "chunks") <= all);
     damage_chunks(&node);
-    lose_store(&node);
+    let file = stored(&node, "b");
+    let whole = fs::read(&file).unwrap();
+    fs::write(&file, "").unwrap();
     let error = node.fail(1, &["cache", "verify"]);
     assert!(error.contains("not mended: layer") && error.contains("which is pinned"), "{error}");
-    fs::rename(node.path("lost"), node.path("store")).unwrap();
+    fs::write(&file, whole).unwrap();
     assert!(number(&node.json(&["cache", "verify"]), "mended_chunks") > 0, "begun again, it mends");
 }
 
+/// Makes a file as old as can be.
+fn age(path: &Path) {
+    let file = fs::File::options().write(true).open(path).unwrap();
+    file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+}
+
 #[test]
-fn gc_applies_a_smaller_quota_and_drops_old_heads_and_strays() {
-    let Some(node) = node("cache gc", &["a", "b"], "") else { return };
-    node.run(&["cache", "warm", "base/a:1"]);
-    node.run(&["cache", "warm", "base/b:1"]);
-    let nothing = node.json(&["cache", "gc"]);
-    assert_eq!(["chunk_bytes", "heads", "files"].map(|name| number(&nothing, name)), [0, 0, 0], "{nothing}");
-    let target = mount(&node, "a");
-    for name in ["a", "b"] {
-        let id = node.json(&["inspect", &format!("base/{name}:1")])["layers"][0]["layer"].as_str().unwrap().to_owned();
-        // The head stays while it is needed: evict would take that of a layer that is not in use.
-        let file = fs::File::options().write(true).open(node.path("cache/heads").join(id)).unwrap();
-        file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+fn gc_drops_old_heads_that_nobody_needs_and_what_a_crash_left() {
+    let names = ["cached", "pinned", "mounted", "unused"];
+    let Some(node) = node("cache gc", &names, "") else { return };
+    node.run(&["cache", "warm", "base/cached:1"]);
+    node.run(&["cache", "pin", "base/pinned:1"]);
+    let target = mount(&node, "mounted");
+    let other = mount(&node, "unused");
+    unmount(&node, &other);
+    let freed = |node: &Node| {
+        let reply = node.json(&["cache", "gc"]);
+        ["chunk_bytes", "heads", "files"].map(|name| number(&reply, name))
+    };
+    assert_eq!(freed(&node), [0, 0, 0], "it has been used today");
+    for entry in fs::read_dir(node.path("cache/heads")).unwrap() {
+        age(&entry.unwrap().path());
     }
-    fs::write(node.path("cache/heads/.new-x"), "left by a crash").unwrap();
-    let stray = fs::File::options().write(true).open(node.path("cache/heads/.new-x")).unwrap();
-    stray.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
-    let files = node.json(&["cache", "gc"]);
-    assert_eq!(["chunk_bytes", "heads", "files"].map(|name| number(&files, name)), [0, 0, 1], "{files}");
+    let stray = node.path("cache/heads/.new-x");
+    fs::write(&stray, "left by a crash").unwrap();
+    age(&stray);
+    let in_use = |layer: &&Value| layer["in_use"] == true;
+    node.wait("a layer to be out of use", |node| {
+        node.json(&["cache", "ls"])["layers"].as_array().unwrap().iter().filter(in_use).count() == 1
+    });
+    assert_eq!(freed(&node), [0, 1, 1]);
+    assert_eq!(node.json(&["cache", "ls"])["layers"].as_array().unwrap().len(), 3);
+    assert!(!stray.exists());
+    read_all(&target, 2);
     unmount(&node, &target);
 }
 

@@ -43,7 +43,7 @@ pub(super) async fn evict(node: &Arc<Node>, stack: &Stack) -> Result<v1::CacheEv
 /// A layer that is read must be readable also without what is cached of it.
 async fn check_stored(node: &Node, layer: LayerId) -> Result<(), Error> {
     let (store, deadline) = (node.fetcher.store(), node.config.deadline);
-    let late = |_| Error::Late { what: format!("looking for layer {layer}, which is in use,"), deadline };
+    let late = |_| Error::Late { what: format!("looking for layer {layer}, which is in use"), deadline };
     let found = tokio::time::timeout(deadline, store.stat(&layer_key(&layer))).await.map_err(late)?;
     found.map(drop).map_err(|source| Error::Needed { layer, source: Box::new(source) })
 }
