@@ -75,12 +75,61 @@ pub(crate) enum Command {
     Umount(Umount),
     /// Show what the daemon does; exit status 1 when there is none
     Status,
+    /// Look after what this node has cached, through laminad
+    #[command(subcommand)]
+    Cache(CacheCommand),
     /// Look into the store
     #[command(subcommand)]
     Store(StoreCommand),
     /// Named in the documentation, not built yet
     #[command(external_subcommand)]
     Other(Vec<String>),
+}
+
+/// `lamina cache`
+#[derive(Debug, Subcommand)]
+pub(crate) enum CacheCommand {
+    /// Sum up: how full it is, what is read from where, what is pinned, and what keeps it from caching, if anything does
+    Stat,
+    /// List the layers that this node knows: how much of each is cached, whether it is pinned, whether it is in use
+    Ls,
+    /// Fetch every chunk of a stack's layers that is not cached
+    ///
+    /// Behind what readers wait for. What was interrupted (Ctrl-C) goes on where it was when it is begun again.
+    Warm {
+        /// What to warm, as lamina mount takes it (see lamina --help)
+        #[arg(value_name = "REF")]
+        reference: String,
+        /// Not built yet
+        #[arg(long, hide = true)]
+        profile: bool,
+    },
+    /// Warm a stack's layers and keep all of their chunks, whatever else is read, also over a loss of power
+    ///
+    /// All pins together may have 2/5 of [cache] size. Done again after the REF got other layers, the pin moves to these.
+    Pin {
+        /// What to pin, as lamina mount takes it (see lamina --help)
+        #[arg(value_name = "REF")]
+        reference: String,
+    },
+    /// Take a pin away; layers that another pinned REF has stay pinned
+    Unpin {
+        /// What was pinned, as lamina cache ls names it
+        #[arg(value_name = "REF")]
+        reference: String,
+    },
+    /// Drop what is cached of a stack's layers and not pinned
+    Evict {
+        /// What to drop, as lamina mount takes it (see lamina --help)
+        #[arg(value_name = "REF")]
+        reference: String,
+    },
+    /// Read all that is cached, drop what is wrong, and fetch again what of it is pinned or in use
+    ///
+    /// Exit status 1 when something that must be here could not be fetched again.
+    Verify,
+    /// Apply [cache] size and reserve now; drop heads of layers that nobody needs, and files that belong to nothing
+    Gc,
 }
 
 /// `lamina store`

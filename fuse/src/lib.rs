@@ -7,11 +7,12 @@
 //! The rooms: `holder`, `connection` and `leftovers` (a daemon's life), `worker`, `node`, `service`, `status` (the process,
 //! its parts and its API), `head`, `layers`, `table` (a layer opened, attached, known), `device`, `reads` (what the kernel
 //! reads), `stack` (`lamina mount`), `mount` (system calls about mounts), `turns` (who waits for whom), `probe`, `sys` (all
-//! unsafe code).
+//! unsafe code), `administration` (`lamina cache`).
 //!
 //! This crate knows EROFS as something that is checked and mounted, and chunks as something that the fetcher has. It
 //! knows nothing of containerd or of images.
 
+mod administration;
 mod config;
 mod connection;
 mod device;

@@ -12,7 +12,7 @@ use tonic::{Code, Request, Response, Status};
 
 pub(crate) struct Service(pub(crate) Arc<Node>);
 
-type Answer<T> = Result<Response<T>, Status>;
+pub(crate) type Answer<T> = Result<Response<T>, Status>;
 
 impl Service {
     fn layers(&self) -> &Layers {
@@ -21,9 +21,7 @@ impl Service {
 
     async fn resolve_within(&self, reference: &str, deadline: Duration) -> Result<Stacks, Error> {
         let name: Name = reference.parse().map_err(|e| Error::Invalid(format!("{e}")))?;
-        let resolved = tokio::time::timeout(deadline, self.0.refs.resolve_stacks(&name));
-        let stacks = resolved.await.map_err(|_| Error::Late { what: format!("resolving {reference}"), deadline })?;
-        stacks.map_err(|source| Error::Resolve { reference: reference.to_owned(), source: Box::new(source) })
+        self.0.resolve(&name, deadline).await
     }
 }
 
@@ -167,7 +165,7 @@ fn layer_in(layer: v1::Layer) -> Result<StackEntry, Status> {
     Ok(StackEntry { layer, head, size, format, generation, root_opaque })
 }
 
-fn to_status(error: Error) -> Status {
+pub(crate) fn to_status(error: Error) -> Status {
     let code = match error.kind() {
         crate::Kind::NotFound => Code::NotFound,
         crate::Kind::Invalid => Code::InvalidArgument,

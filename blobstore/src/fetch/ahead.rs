@@ -3,11 +3,12 @@
 use super::dispatch::{Ask, Dispatcher};
 use super::flight::wait;
 use super::queue::Place;
-use super::{Fetcher, Inner, Layer};
+use super::{FetchError, Fetched, Fetcher, Inner, Layer};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 /// Chunks of a list that wait or are under way at once: enough for every request to be a long one.
@@ -90,7 +91,7 @@ impl Fetcher {
             if any && self.inner.room_ahead() == 0 {
                 return;
             }
-            any |= !self.begin_ahead(layer, &[*chunk], asks).is_empty();
+            any |= !self.begin_ahead(layer, &[*chunk], true, asks).is_empty();
         }
     }
 
@@ -102,22 +103,38 @@ impl Fetcher {
     }
 
     async fn prefetch_all(&self, layer: &Layer, chunks: &[u32]) {
+        drop(self.bring_all(layer, chunks, true).await);
+    }
+
+    /// Fetches chunks of a layer for the cache, behind everything that readers wait for, and keeps nothing in memory. Those
+    /// that are in the cache, or that a reader's fetch brings already, are passed over. What came is in the cache once it is written
+    /// ([`crate::cache::Chunks::flush`]), if that takes it. Each is tried once. Dropped before its end, it is given up as a
+    /// [`Prefetch`] is. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// Why the first of those that did not come did not; the others were fetched all the same.
+    pub async fn fill(&self, layer: &Layer, chunks: &[u32]) -> Result<(), FetchError> {
+        self.bring_all(layer, chunks, false).await
+    }
+
+    async fn bring_all(&self, layer: &Layer, chunks: &[u32], keep: bool) -> Result<(), FetchError> {
         let mut under_way = UnderWay { dispatcher: self.inner.dispatcher.clone(), places: VecDeque::new() };
-        let mut results = VecDeque::new();
+        let (mut results, mut first) = (VecDeque::new(), Ok(()));
         for together in chunks.chunks(TOGETHER) {
             let mut asks = Vec::new();
-            for (place, result) in self.begin_ahead(layer, together, &mut asks) {
+            for (place, result) in self.begin_ahead(layer, together, keep, &mut asks) {
                 under_way.places.push_back(place);
                 results.push_back(result);
             }
             self.inner.dispatcher.ask(asks);
             while results.len() > UNDER_WAY {
-                under_way.wait_for_first(&mut results).await;
+                first = first.and(under_way.wait_for_first(&mut results).await);
             }
         }
         while !results.is_empty() {
-            under_way.wait_for_first(&mut results).await;
+            first = first.and(under_way.wait_for_first(&mut results).await);
         }
+        first
     }
 }
 
@@ -146,11 +163,16 @@ struct UnderWay {
 }
 
 impl UnderWay {
-    async fn wait_for_first<V: Clone>(&mut self, results: &mut VecDeque<tokio::sync::watch::Receiver<Option<V>>>) {
-        if let Some(result) = results.pop_front() {
-            let _ = wait(result).await;
-        }
+    async fn wait_for_first(
+        &mut self,
+        results: &mut VecDeque<watch::Receiver<Option<Fetched>>>,
+    ) -> Result<(), FetchError> {
+        let done = match results.pop_front() {
+            Some(result) => wait(result).await,
+            None => None,
+        };
         self.places.pop_front();
+        done.map_or(Ok(()), |fetched| fetched.map(drop))
     }
 }
 

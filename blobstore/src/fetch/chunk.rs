@@ -76,7 +76,7 @@ impl Fetcher {
     /// Begins to bring a chunk for a reader, or joins who does.
     fn need(&self, layer: &Layer, located: Located, task: Task, asks: &mut Vec<Ask>) -> Waiting {
         let key = key(&located.entry);
-        let wish = wish(layer, &located, true);
+        let wish = wish(layer, &located, true, true);
         let ready = || self.inner.memory(&key).map(|content| Ok((content, Source::Memory)));
         match self.inner.flights.join(&key, &wish, ready) {
             Joined::Done(value) => Waiting::Done(value),
@@ -91,25 +91,27 @@ impl Fetcher {
         }
     }
 
-    /// Begins to bring chunks that nobody waits for and that are neither here nor under way; gives what to wait for.
+    /// Begins to bring chunks that nobody waits for and that are neither here nor under way; gives what to wait for. Where
+    /// they are not to be kept in memory, what is there is not looked at either.
     pub(super) fn begin_ahead(
         &self,
         layer: &Layer,
         chunks: &[u32],
+        keep: bool,
         asks: &mut Vec<Ask>,
     ) -> Vec<(Place, watch::Receiver<Option<Fetched>>)> {
         let mut begun = Vec::new();
         for chunk in chunks {
             let Some(located) = layer.index.chunk_at(*chunk) else { continue };
             let key = key(&located.entry);
-            if self.inner.decoded.contains(&key) || self.inner.is_cached(&located) {
+            if (keep && self.inner.decoded.contains(&key)) || self.inner.is_cached(&located) {
                 continue;
             }
-            let (wish, task) = (wish(layer, &located, false), self.task(layer, *chunk));
+            let (wish, task) = (wish(layer, &located, false, keep), self.task(layer, *chunk));
             if let Joined::Start(landing, receiver) = self.inner.flights.join(&key, &wish, || None) {
                 begun.push((wish.place, receiver));
-                let share = self.inner.ahead.share(u64::from(located.entry.data_len));
-                asks.extend(self.start(layer, located, task, wish, landing, Some(share)));
+                let share = keep.then(|| self.inner.ahead.share(u64::from(located.entry.data_len)));
+                asks.extend(self.start(layer, located, task, wish, landing, share));
             }
         }
         begun
@@ -207,10 +209,12 @@ impl Fetcher {
             }
         };
         let unread = !wish.needed.load(Relaxed);
-        if unread {
+        if unread && wish.keep {
             self.inner.meter.prefetched(u64::from(located.entry.stored_len));
         }
-        self.inner.decoded.put(key(&located.entry), piece.content.clone(), unread);
+        if !unread || wish.keep {
+            self.inner.decoded.put(key(&located.entry), piece.content.clone(), unread);
+        }
         if let Some(chunks) = &self.inner.chunks {
             chunks.put(located.entry.hash, piece.stored);
         }
@@ -222,7 +226,7 @@ fn is_past(deadline: Option<Instant>) -> bool {
     deadline.is_some_and(|deadline| Instant::now() >= deadline)
 }
 
-fn wish(layer: &Layer, located: &Located, needed: bool) -> Arc<Wish> {
+fn wish(layer: &Layer, located: &Located, needed: bool, keep: bool) -> Arc<Wish> {
     let place = Place { layer: layer.id, chunk: located.chunk };
-    Arc::new(Wish { place, needed: AtomicBool::new(needed) })
+    Arc::new(Wish { place, needed: AtomicBool::new(needed), keep })
 }

@@ -30,6 +30,8 @@ pub(super) struct Wish {
     pub(super) place: Place,
     /// Set once a reader waits for it; never taken back.
     pub(super) needed: AtomicBool,
+    /// Whether it is for readers, now or soon, and kept in memory; else it is for the cache only.
+    pub(super) keep: bool,
 }
 
 impl Wish {

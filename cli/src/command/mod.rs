@@ -1,5 +1,6 @@
 //! The subcommands of `lamina`, one file each. Each says what was done; how it is printed is `output`'s business.
 
+mod cache;
 mod convert;
 mod export;
 mod inspect;
@@ -21,7 +22,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 /// Named in the documentation as coming; a clear word is better than "unrecognized".
-const NOT_YET: [&str; 5] = ["cache", "compose", "snapshot", "trace", "virtiofs"];
+const NOT_YET: [&str; 4] = ["compose", "snapshot", "trace", "virtiofs"];
 
 /// What every subcommand gets.
 struct Context {
@@ -49,6 +50,10 @@ impl Context {
 
     fn daemon(&self) -> control::DaemonClient<tonic::transport::Channel> {
         control::client(&self.config.socket())
+    }
+
+    fn cache(&self) -> control::CacheClient<tonic::transport::Channel> {
+        control::cache_client(&self.config.socket())
     }
 
     /// The daemon's answer, or a failure that says how to start one.
@@ -95,6 +100,7 @@ fn run(global: &Global, command: Command) -> Result<(), Failure> {
         Command::Pull(arguments) => runtime.block_on(pull::run(&context, &arguments)),
         Command::Mount(arguments) => runtime.block_on(mount::mount(&context, &arguments)),
         Command::Umount(arguments) => runtime.block_on(mount::umount(&context, &arguments)),
+        Command::Cache(command) => runtime.block_on(cache::run(&context, &command)),
         Command::Store(command) => runtime.block_on(store::run(&context, &command)),
         Command::Status => runtime.block_on(status::run(&context)),
         Command::Other(words) => Err(other(words.first().map_or("", String::as_str))),
