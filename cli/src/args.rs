@@ -4,6 +4,7 @@ use clap::{Args, Parser, Subcommand};
 use converter::ChunkSize;
 use converter::options::LEVEL;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Containers from images that are not on the node.
 ///
@@ -75,6 +76,13 @@ pub(crate) enum Command {
     Umount(Umount),
     /// Show what the daemon does; exit status 1 when there is none
     Status,
+    /// Show each wait for the store as it happens, with the file that it was for
+    ///
+    /// One line for each read that waited for the store, and for each chunk that was fetched ahead of reads (readahead: reads
+    /// made it likely; prefetch: a profile named it), when it is done: seconds since the trace began, bytes, milliseconds, layer,
+    /// and the path in the layer. Ends at Ctrl-C, after --for, or with laminad, with a summary: the files that readers waited
+    /// for, and totals. With --json one object a line, the summary last. To see what a start waits for, begin the trace first.
+    Trace(Trace),
     /// Look into the store
     #[command(subcommand)]
     Store(StoreCommand),
@@ -218,6 +226,20 @@ pub(crate) struct Mount {
     /// kernel (EROFS) or fuse
     #[arg(long, value_name = "FACE", default_value = "auto", value_parser = ["auto", "kernel", "fuse"])]
     pub(crate) face: String,
+}
+
+/// `lamina trace`
+#[derive(Debug, Args)]
+pub(crate) struct Trace {
+    /// Only this stack's layers [default: all that are read]
+    #[arg(value_name = "REF")]
+    pub(crate) reference: Option<String>,
+    /// End after so long, such as 30s or 5m
+    #[arg(long = "for", value_name = "DURATION", value_parser = crate::quantity::time_of)]
+    pub(crate) duration: Option<Duration>,
+    /// Also what memory and the local cache answered
+    #[arg(long)]
+    pub(crate) all: bool,
 }
 
 /// `lamina umount`

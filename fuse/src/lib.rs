@@ -7,7 +7,7 @@
 //! The rooms: `holder`, `connection` and `leftovers` (a daemon's life), `worker`, `node`, `service`, `status` (the process,
 //! its parts and its API), `head`, `layers`, `table` (a layer opened, attached, known), `device`, `reads` (what the kernel
 //! reads), `stack` (`lamina mount`), `mount` (system calls about mounts), `profile` (what starts read, and are
-//! expected to read), `turns` (who waits for whom), `probe`, `sys` (all
+//! expected to read), `trace` (who wants to know what readers wait for), `turns` (who waits for whom), `probe`, `sys` (all
 //! unsafe code).
 //!
 //! This crate knows EROFS as something that is checked and mounted, and chunks as something that the fetcher has. It
@@ -32,6 +32,7 @@ mod stack;
 mod status;
 mod sys;
 mod table;
+mod trace;
 mod turns;
 mod worker;
 
