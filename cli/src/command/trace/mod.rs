@@ -1,9 +1,11 @@
 //! `lamina trace`: each wait for the store as it happens, and what they come to.
 //!
-//! laminad says which bytes of which layer; whose bytes they are is found here (`names.rs`), and summed up here (`summary.rs`).
+//! laminad says which bytes of which layer; whose bytes they are is found here (`names.rs`),
+//! put together to waits (`wait.rs`), and summed up (`summary.rs`).
 
 mod names;
 mod summary;
+mod wait;
 
 use super::Context;
 use crate::args::Trace;
@@ -11,18 +13,22 @@ use crate::failure::Failure;
 use crate::output;
 use control::v1::trace_event::{Cause, Source};
 use control::v1::trace_reply::What;
-use control::v1::{TraceEvent, TraceReply, TraceRequest};
-use names::{Named, Names};
-use serde_json::{Value, json};
+use control::v1::{TraceReply, TraceRequest};
+use names::Names;
+use serde_json::json;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use summary::Summary;
 use tokio::signal::unix::{SignalKind, signal};
+use wait::Wait;
+
+/// A wait is printed when nothing came for so long that could be part of it.
+const QUIET: Duration = Duration::from_millis(20);
 
 pub(super) async fn run(context: &Context, arguments: &Trace) -> Result<(), Failure> {
     let reference = arguments.reference.clone().unwrap_or_default();
     let reply = context.daemon().trace(TraceRequest { reference, all: arguments.all }).await;
     let mut replies = context.answer(reply)?;
-    let mut trace = Tracing { json: context.json, began: now(), names: Names::default(), summary: Summary::default() };
+    let mut trace = Tracing::new(context.json);
     // Where nobody reads what is printed (any more), nobody would read the summary.
     if !trace.begin() {
         return Ok(());
@@ -31,6 +37,12 @@ pub(super) async fn run(context: &Context, arguments: &Trace) -> Result<(), Fail
     let failure = loop {
         let reply = tokio::select! {
             () = &mut end => break None,
+            () = tokio::time::sleep(QUIET), if trace.pending.is_some() => {
+                if trace.flush() {
+                    continue;
+                }
+                return Ok(());
+            }
             reply = replies.message() => reply,
         };
         match reply {
@@ -43,6 +55,8 @@ pub(super) async fn run(context: &Context, arguments: &Trace) -> Result<(), Fail
             }
         }
     };
+    trace.flush();
+    trace.summary.close();
     trace.summary.seconds = micros(now().saturating_sub(trace.began));
     match context.json {
         true => drop(output::try_line(trace.summary.as_json())),
@@ -73,9 +87,15 @@ struct Tracing {
     began: u64,
     names: Names,
     summary: Summary,
+    /// What came last: more of it may come.
+    pending: Option<Wait>,
 }
 
 impl Tracing {
+    fn new(json: bool) -> Self {
+        Self { json, began: now(), names: Names::default(), summary: Summary::default(), pending: None }
+    }
+
     /// Says that the trace has begun. `false`: nobody reads it.
     fn begin(&self) -> bool {
         match self.json {
@@ -94,48 +114,35 @@ impl Tracing {
             }
             Some(What::Lost(lost)) => {
                 self.summary.lost = *lost;
-                match self.json {
-                    true => output::try_line(json!({"event": "lost", "lost": lost})),
-                    false => output::try_line(format!(
-                        "{lost} events so far were lost: they came faster than they were read"
-                    )),
-                }
+                self.flush()
+                    && match self.json {
+                        true => output::try_line(json!({"event": "lost", "lost": lost})),
+                        false => output::try_line(format!(
+                            "{lost} events so far were lost: they came faster than they were read"
+                        )),
+                    }
             }
             Some(What::Event(event)) => {
                 let files = self.names.of(event);
                 self.summary.count(event, &files);
-                match self.json {
-                    true => output::try_line(as_json(event, &files)),
-                    false => output::try_line(self.text(event, &files)),
+                if self.pending.as_mut().is_some_and(|wait| wait.join(event, &files)) {
+                    return true;
                 }
+                let read = self.flush();
+                self.pending = Some(Wait::new(event.clone(), files));
+                read
             }
         }
     }
 
-    fn text(&self, event: &TraceEvent, files: &[Named]) -> String {
-        let time = micros(event.at_us.saturating_sub(self.began));
-        let what = match event.source() {
-            Source::Store => cause(event.cause()).to_owned(),
-            source => format!("{} ({})", cause(event.cause()), self::source(source)),
-        };
-        let (bytes, ms) = (output::bytes(event.bytes), millis(event.waited_us));
-        let layer = short(&event.layer);
-        let file = files.first().map_or("-".into(), |file| printable(&file.path));
-        let more = match files.len() {
-            0 | 1 => String::new(),
-            n => format!(" and {}", output::count(n as u64 - 1, "more file")),
-        };
-        format!("{time:10.3}  {what:<16} {bytes:>11} {ms:>10.1}  {layer}  {file}{more}")
+    /// Prints the wait that others might have joined. `false`: nobody reads it.
+    fn flush(&mut self) -> bool {
+        match self.pending.take() {
+            None => true,
+            Some(wait) if self.json => output::try_line(wait.as_json()),
+            Some(wait) => output::try_line(wait.text(self.began)),
+        }
     }
-}
-
-fn as_json(event: &TraceEvent, files: &[Named]) -> Value {
-    json!({
-        "event": "wait", "time": micros(event.at_us), "layer": event.layer, "cause": cause(event.cause()),
-        "source": source(event.source()), "offset": event.offset, "bytes": event.bytes, "ms": millis(event.waited_us),
-        "file": files.first().map(|file| &file.path),
-        "more": files.iter().skip(1).map(|file| &file.path).collect::<Vec<_>>(),
-    })
 }
 
 fn cause(cause: Cause) -> &'static str {

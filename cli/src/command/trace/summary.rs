@@ -1,6 +1,7 @@
 //! What a trace comes to: totals, and the files that readers waited for.
 
-use super::{Named, cause, millis, printable, short, source};
+use super::names::Named;
+use super::{cause, millis, printable, short, source};
 use crate::output;
 use control::v1::TraceEvent;
 use control::v1::trace_event::{Cause, Source};
@@ -10,28 +11,28 @@ use std::collections::{BTreeMap, HashMap};
 /// Files that are listed for people; JSON has all.
 const LISTED: usize = 40;
 /// Waits after which those that touch are put together.
-const MERGE: usize = 1 << 14;
+const MERGE: usize = 64;
 
 /// Waits of one kind.
 #[derive(Default)]
 struct Sum {
     count: u64,
     bytes: u64,
-    /// Of each wait, added up: waits that go on at the same time count each.
-    micros: u64,
     failed: u64,
+    /// In which they went on: those at the same time count once.
+    waits: Spans,
 }
 
 impl Sum {
     fn add(&mut self, event: &TraceEvent, bytes: u64) {
         self.count += 1;
         self.bytes += bytes;
-        self.micros += event.waited_us;
+        self.waits.add(event.at_us, event.at_us.saturating_add(event.waited_us));
         self.failed += u64::from(event.source() == Source::None);
     }
 
     fn as_json(&self) -> Value {
-        json!({"count": self.count, "bytes": self.bytes, "ms": millis(self.micros), "failed": self.failed})
+        json!({"count": self.count, "bytes": self.bytes, "ms": millis(self.waits.total()), "failed": self.failed})
     }
 }
 
@@ -48,10 +49,15 @@ pub(super) struct Summary {
     local: BTreeMap<&'static str, Sum>,
     /// By layer and path: what readers waited for.
     files: HashMap<(String, String), Sum>,
-    waits: Spans,
 }
 
 impl Summary {
+    /// No more events come.
+    pub(super) fn close(&mut self) {
+        let sums = self.causes.values_mut().chain(self.local.values_mut()).chain(self.files.values_mut());
+        sums.for_each(|sum| sum.waits.merge());
+    }
+
     /// Counts an event. A read of several files is a wait for each of them.
     pub(super) fn count(&mut self, event: &TraceEvent, files: &[Named]) {
         if matches!(event.source(), Source::Memory | Source::Cache) {
@@ -61,7 +67,6 @@ impl Summary {
         if event.cause() != Cause::Read {
             return;
         }
-        self.waits.add(event.at_us, event.at_us.saturating_add(event.waited_us));
         for file in files {
             let key = (event.layer.clone(), file.path.clone());
             self.files.entry(key).or_default().add(event, file.bytes);
@@ -71,12 +76,11 @@ impl Summary {
     /// The files, the longest wait first.
     fn files(&self) -> Vec<(&(String, String), &Sum)> {
         let mut files: Vec<_> = self.files.iter().collect();
-        files.sort_by(|(a, x), (b, y)| y.micros.cmp(&x.micros).then_with(|| a.cmp(b)));
+        files.sort_by(|(a, x), (b, y)| y.waits.total().cmp(&x.waits.total()).then_with(|| a.cmp(b)));
         files
     }
 
-    pub(super) fn as_json(&mut self) -> Value {
-        let waiting = millis(self.waits.total());
+    pub(super) fn as_json(&self) -> Value {
         let sums =
             |sums: &BTreeMap<&str, Sum>| sums.iter().map(|(k, s)| ((*k).to_owned(), s.as_json())).collect::<Value>();
         let file = |((layer, path), sum): (&(String, String), &Sum)| {
@@ -86,17 +90,17 @@ impl Summary {
             value
         };
         json!({
-            "event": "summary", "seconds": self.seconds, "waiting_ms": waiting, "lost": self.lost,
+            "event": "summary", "seconds": self.seconds, "lost": self.lost,
             "causes": sums(&self.causes), "local": sums(&self.local),
             "files": self.files().into_iter().map(file).collect::<Vec<_>>(),
         })
     }
 
-    pub(super) fn print(&mut self) {
-        let waiting = self.waits.total() as f64 / 1e6;
+    pub(super) fn print(&self) {
+        let waiting = self.causes.get("read").map_or(0, |sum| sum.waits.total()) as f64 / 1e6;
         output::line(format!("\n{:.3} s traced; in {waiting:.3} s of them readers waited for the store", self.seconds));
         for (cause, sum) in &self.causes {
-            output::line(total(cause, sum, if *cause == "read" { "wait" } else { "chunk" }));
+            output::line(total(cause, sum, if *cause == "read" { "read" } else { "chunk" }));
         }
         for (source, sum) in &self.local {
             output::line(total(source, sum, "read"));
@@ -111,9 +115,9 @@ impl Summary {
         if files.is_empty() {
             return;
         }
-        output::line("\n        MS    WAITS       BYTES  LAYER         FILE");
+        output::line("\n        MS    READS       BYTES  LAYER         FILE");
         for ((layer, path), sum) in files.iter().take(LISTED) {
-            let (ms, bytes) = (millis(sum.micros), output::bytes(sum.bytes));
+            let (ms, bytes) = (millis(sum.waits.total()), output::bytes(sum.bytes));
             let (layer, path) = (short(layer), printable(path));
             output::line(format!("{ms:>10.1} {:>8} {bytes:>11}  {layer}  {path}", sum.count));
         }
@@ -125,8 +129,8 @@ impl Summary {
 
 fn total(what: &str, sum: &Sum, unit: &str) -> String {
     let failed = if sum.failed > 0 { format!(", {} failed", sum.failed) } else { String::new() };
-    let (count, bytes, ms) = (output::count(sum.count, unit), output::bytes(sum.bytes), millis(sum.micros));
-    format!("{what:<10} {count}, {bytes}, {ms:.1} ms added up{failed}")
+    let (count, bytes, ms) = (output::count(sum.count, unit), output::bytes(sum.bytes), millis(sum.waits.total()));
+    format!("{what:<10} {count}, {bytes}, {ms:.1} ms{failed}")
 }
 
 /// Times in which somebody waited, microseconds; readers wait side by side.
@@ -156,8 +160,8 @@ impl Spans {
         });
     }
 
-    fn total(&mut self) -> u64 {
-        self.merge();
+    /// To be asked once all are merged.
+    fn total(&self) -> u64 {
         self.spans.iter().map(|(start, end)| end - start).sum()
     }
 }
@@ -175,20 +179,21 @@ mod tests {
     }
 
     #[test]
-    fn waits_at_the_same_time_are_added_up_by_file_and_counted_once_as_time() {
+    fn waits_at_the_same_time_are_one_time_and_files_are_listed_by_theirs() {
         let mut summary = Summary::default();
         summary.count(&read(1000, 5000), &[named("/a")]);
         summary.count(&read(2000, 5000), &[named("/b")]);
         summary.count(&read(20_000, 1000), &[named("/b")]);
         summary.count(&TraceEvent { cause: Cause::Readahead.into(), ..read(0, 90_000) }, &[named("/c")]);
         summary.count(&TraceEvent { source: Source::Cache.into(), ..read(0, 10) }, &[named("/d")]);
+        summary.count(&read(2100, 5000), &[named("/a")]);
+        summary.close();
         let json = summary.as_json();
-        assert_eq!(json["waiting_ms"], 7.0);
-        assert_eq!(json["causes"]["read"]["ms"], 11.0);
+        assert_eq!(json["causes"]["read"]["ms"], 7.1);
         assert_eq!(json["causes"]["readahead"]["count"], 1);
         assert_eq!(json["local"]["cache"]["count"], 1);
         let files: Vec<_> = json["files"].as_array().unwrap().iter().map(|f| (&f["file"], &f["count"])).collect();
-        assert_eq!(files, [(&json!("/b"), &json!(2)), (&json!("/a"), &json!(1))]);
+        assert_eq!(files, [(&json!("/a"), &json!(2)), (&json!("/b"), &json!(2))]);
     }
 
     #[test]
@@ -196,6 +201,7 @@ mod tests {
         let mut spans = Spans::default();
         (0..10 * MERGE as u64).for_each(|n| spans.add(n * 10, n * 10 + 10));
         assert!(spans.spans.len() < 2 * MERGE);
+        spans.merge();
         assert_eq!(spans.total(), 100 * MERGE as u64);
     }
 }
