@@ -2,12 +2,15 @@
 
 #![allow(clippy::unwrap_used)]
 
+use blobstore::layer::Index;
+use blobstore::profile::{Profile, Run, Seen};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use tests::image::layer_file;
 use tests::node::Node;
 use tests::tree::{noise, write};
 
@@ -21,7 +24,7 @@ fn node(test: &str, fetch: &str) -> Option<(Node, String)> {
     if !tests::possible(test) {
         return None;
     }
-    let mut node = Node::new(&format!("[fetch]\n{fetch}[profile]\nrecord = \"off\"\nreplay = 0\n"));
+    let mut node = Node::new(&format!("[fetch]\n{fetch}[profile]\nrecord = \"off\"\n"));
     let source = node.new_dir("source");
     for n in 0..40 {
         write(&source.join(format!("small/{n:02}")), noise(n, SMALL));
@@ -145,6 +148,24 @@ fn what_is_fetched_ahead_of_a_long_file_is_readahead_and_other_layers_are_left_o
     // For people.
     let text = node.run(&["trace", "--for", "10ms"]);
     assert!(text.contains("CAUSE") && text.contains("s traced"), "{text}");
+    unmount(&node, &target);
+}
+
+#[test]
+fn what_a_profile_has_fetched_is_prefetch() {
+    let Some((node, layer)) = node("a trace of a replayed start", "readahead = 0\nneighbours = false\n") else { return };
+    let index = Index::of_file(&File::open(layer_file(&node.path("store"), &layer)).unwrap()).unwrap();
+    let seen = Seen { runs: 1, after: 0, parts: u128::MAX };
+    let chunks = (0..index.chunk_count()).map(|chunk| (chunk, seen)).collect();
+    let all = Profile { runs: 1, chunks, ..Profile::new(index.id(), Run::default()) };
+    write(&node.path("store/node/profiles").join(&layer).join("other"), all.encode());
+    let mut trace = Trace::begin(&node, &[]);
+    let target = mount(&node, "base/one:1");
+    let lines = trace.until(|line| is(line, "prefetch", "/long/file"));
+    assert!(!lines.iter().any(|line| line["cause"] == "read"), "{lines:?}");
+    let summary = trace.end().pop().unwrap();
+    assert!(summary["causes"]["prefetch"]["ms"].as_f64().unwrap() >= 20.0, "{summary}");
+    assert_eq!(summary["files"].as_array().unwrap().len(), 0, "nobody waited");
     unmount(&node, &target);
 }
 
