@@ -153,7 +153,9 @@ fn what_is_fetched_ahead_of_a_long_file_is_readahead_and_other_layers_are_left_o
 
 #[test]
 fn what_a_profile_has_fetched_is_prefetch() {
-    let Some((node, layer)) = node("a trace of a replayed start", "readahead = 0\nneighbours = false\n") else { return };
+    let Some((node, layer)) = node("a trace of a replayed start", "readahead = 0\nneighbours = false\n") else {
+        return;
+    };
     let index = Index::of_file(&File::open(layer_file(&node.path("store"), &layer)).unwrap()).unwrap();
     let seen = Seen { runs: 1, after: 0, parts: u128::MAX };
     let chunks = (0..index.chunk_count()).map(|chunk| (chunk, seen)).collect();
