@@ -13,7 +13,7 @@ use blobstore::layer::Index;
 use blobstore::profile::{Profile, Seen};
 use std::path::Path;
 
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 3;
 
 /// As many chunks, and none of those that the start reads.
 fn wrong(index: &Index, profile: Profile) -> Profile {

@@ -6,10 +6,13 @@
 
 use containerd::snapshots::PrepareSnapshotRequest;
 use containerd::snapshots::snapshots_client::SnapshotsClient;
+use rustix::process::Signal;
 use std::collections::HashMap;
 use std::fs;
+use std::io::Read;
 use std::path::PathBuf;
-use tests::front::{Answer, Front};
+use std::process::Stdio;
+use tests::front::{Answer, Front, Request};
 use tests::image::{Image, tar};
 use tests::node::Node;
 use tests::s3::{S3, section};
@@ -98,6 +101,40 @@ async fn an_image_goes_into_a_bucket_and_starts_from_there() {
     assert!(fs::read(tar).unwrap() == expected, "the same tree as from a directory store");
     starts_from_it(&mut node, &expected).await;
     assert_eq!(s3.parts(), 0);
+}
+
+/// Whether a request is one of an upload in parts that has begun.
+fn is_of_upload(request: &Request, method: &str, more: &str) -> bool {
+    request.method == method && request.path.contains("uploadId=") && request.path.contains(more)
+}
+
+#[test]
+fn a_conversion_that_a_signal_stops_takes_its_upload_back() {
+    let Some(s3) = S3::start("a conversion that is stopped") else { return };
+    for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let (node, front) = (Node::default(), hanging(&s3));
+        let source = image().write(&node.path("image"), NAME);
+        use_store(&node, "s3://bucket/lamina", &section(front.address));
+        let mut command = node.command(&["convert", &source]);
+        let mut run = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        node.wait("a part", |_| front.requests().iter().any(|request| is_of_upload(request, "PUT", "/layers/")));
+        rustix::process::kill_process(rustix::process::Pid::from_child(&run), signal).unwrap();
+        let ended = run.wait().unwrap();
+        let mut told = String::new();
+        run.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+        assert_eq!(ended.code(), Some(status), "{told}");
+        assert!(told.contains("lamina: interrupted"), "{told}");
+        assert!(front.requests().iter().any(|request| is_of_upload(request, "DELETE", "/layers/")), "{told}");
+        assert_eq!(s3.parts(), 0);
+    }
+}
+
+/// A server before `s3` that does not answer for the parts of layers.
+fn hanging(s3: &S3) -> Front {
+    Front::start(Some(s3.address), |request| match is_of_upload(request, "PUT", "/layers/") {
+        true => Answer::Hang("200 OK", ""),
+        false => Answer::Pass,
+    })
 }
 
 #[tokio::test(flavor = "multi_thread")]

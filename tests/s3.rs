@@ -3,15 +3,17 @@
 // Tests fail by panicking.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-use blobstore::store::{Environment, S3Settings, S3Store, Settings, Store, StoreError, conformance, open_with};
+use blobstore::store::{S3Settings, S3Store, Store, StoreError, conformance, open_with};
 use bytes::Bytes;
+use futures_util::StreamExt;
 use std::fs;
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 use tests::front::{Answer, Front, Request};
-use tests::s3::{DOMAIN, KEY, S3, settings};
+use tests::s3::{DOMAIN, S3, settings};
 use tests::tls::{Certificates, before};
 use tests::tree::noise;
 
@@ -28,23 +30,18 @@ fn error(status: &'static str, code: &str) -> Answer {
     Answer::Reply(status, vec!["Content-Type: application/xml".to_owned()], body.into_bytes())
 }
 
-fn environment(variables: &[(&str, &str)]) -> Environment {
-    Environment::of(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
-}
-
-/// Settings without credentials of their own.
-fn from_environment(address: SocketAddr, variables: &[(&str, &str)]) -> Settings {
-    let s3 = S3Settings {
-        endpoint: Some(format!("http://{address}")),
-        allow_http: true,
-        environment: environment(variables),
-        ..S3Settings::default()
-    };
-    Settings { s3, ..Settings::default() }
-}
-
 fn is_part(request: &Request, number: u32) -> bool {
     request.method == "PUT" && request.path.contains(&format!("partNumber={number}&"))
+}
+
+/// Waits until something is so.
+async fn until(is: impl Fn() -> bool) {
+    let wait = async {
+        while !is() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), wait).await.expect("it does not come to that");
 }
 
 fn large_file() -> tempfile::NamedTempFile {
@@ -101,9 +98,9 @@ async fn a_large_file_is_sent_in_parts_and_appears_whole() {
     store.upload("layers/ab/large", file.path()).await.unwrap();
     assert!(store.get_range("layers/ab/large", 0..LARGE as u64).await.unwrap() == noise(5, LARGE));
     let asked = front.requests();
-    let parts = asked.iter().filter(|request| request.path.contains("partNumber=")).count();
+    let parts = asked.iter().filter(|request| request.path.contains("/large?partNumber=")).count();
     assert_eq!(parts, LARGE.div_ceil(8 << 20));
-    let last = asked.iter().find(|r| r.method == "POST" && r.path.contains("uploadId=")).unwrap();
+    let last = asked.iter().find(|r| r.method == "POST" && r.path.contains("/large?uploadId=")).unwrap();
     assert_eq!(last.header("if-none-match").as_deref(), Some("*"), "{}", last.head);
     let again = store.upload("layers/ab/large", file.path()).await;
     assert!(matches!(again, Err(StoreError::AlreadyExists { .. })), "{again:?}");
@@ -153,7 +150,7 @@ async fn an_upload_that_fails_is_aborted_and_leaves_nothing() {
     let answer = store.upload("x", large_file().path()).await;
     assert!(matches!(&answer, Err(StoreError::Denied { what, .. }) if what.contains("because")), "{answer:?}");
     assert!(matches!(store.stat("x").await, Err(StoreError::NotFound { .. })));
-    let aborted = front.requests().iter().any(|r| r.method == "DELETE" && r.path.contains("uploadId="));
+    let aborted = front.requests().iter().any(|r| r.method == "DELETE" && r.path.contains("/x?uploadId="));
     assert!(aborted);
     assert_eq!(s3.parts(), 0);
 }
@@ -161,7 +158,7 @@ async fn an_upload_that_fails_is_aborted_and_leaves_nothing() {
 #[tokio::test]
 async fn an_upload_whose_caller_goes_away_is_aborted() {
     let Some(s3) = S3::start("an upload that is cancelled") else { return };
-    let front = Front::start(Some(s3.address), |request| match is_part(request, 2) {
+    let front = Front::start(Some(s3.address), |request| match request.path.contains("/x?partNumber=") {
         true => Answer::Hang("200 OK", ""),
         false => Answer::Pass,
     });
@@ -169,12 +166,109 @@ async fn an_upload_whose_caller_goes_away_is_aborted() {
     let (seen, hung) = (|front: &Front| front.requests().iter().any(|r| is_part(r, 2)), &front);
     tokio::select! {
         answer = store.upload("x", file.path()) => panic!("{answer:?}"),
-        () = async { while !seen(hung) { tokio::time::sleep(Duration::from_millis(5)).await } } => {}
+        () = until(|| seen(hung)) => {}
     }
-    let aborted = |front: &Front| front.requests().iter().any(|r| r.method == "DELETE" && r.path.contains("uploadId="));
-    while !aborted(&front) {
-        tokio::time::sleep(Duration::from_millis(5)).await;
+    let aborted =
+        |front: &Front| front.requests().iter().any(|r| r.method == "DELETE" && r.path.contains("/x?uploadId="));
+    until(|| aborted(&front)).await;
+    store.settle().await;
+    assert_eq!(s3.parts(), 0);
+}
+
+#[tokio::test]
+async fn an_upload_whose_caller_goes_away_before_it_has_begun_is_aborted() {
+    let Some(s3) = S3::start("an upload that is cancelled early") else { return };
+    let begins = |request: &Request| request.method == "POST" && request.path.contains("/x?uploads");
+    let front = Front::start(Some(s3.address), move |request| {
+        if begins(request) {
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        Answer::Pass
+    });
+    let (store, file) = (store(front.address), large_file());
+    tokio::select! {
+        answer = store.upload("x", file.path()) => panic!("{answer:?}"),
+        () = until(|| front.requests().iter().any(begins)) => {}
     }
+    store.settle().await;
+    let asked = front.requests();
+    assert!(asked.iter().any(|r| r.method == "DELETE" && r.path.contains("/x?uploadId=")), "{asked:?}");
+    assert_eq!(s3.parts(), 0);
+}
+
+/// Whether a request is the last one of an upload.
+fn is_completion(request: &Request) -> bool {
+    request.method == "POST" && request.path.contains("/x?") && request.path.contains("uploadId=")
+}
+
+/// A server before `s3` that answers each completion of the upload of `x`, by number, as `decide` says.
+fn completing(s3: &S3, decide: impl Fn(usize) -> Answer + Send + Sync + 'static) -> Front {
+    let seen = AtomicUsize::new(0);
+    Front::start(Some(s3.address), move |request| match is_completion(request) {
+        true => decide(seen.fetch_add(1, SeqCst)),
+        false => Answer::Pass,
+    })
+}
+
+#[tokio::test]
+async fn a_completion_whose_answer_was_lost_says_that_there_is_an_object_and_never_that_it_is_ours() {
+    let Some(s3) = S3::start("a lost answer") else { return };
+    let gone = || error("404 Not Found", "NoSuchUpload");
+    let front = completing(&s3, move |n| if n == 0 { Answer::CutAnswer(0) } else { gone() });
+    let answer = store(front.address).upload("x", large_file().path()).await;
+    assert!(matches!(answer, Err(StoreError::AlreadyExists { .. })), "{answer:?}");
+    assert_eq!(front.requests().iter().filter(|request| is_completion(request)).count(), 2);
+    // As long, and not there before: but nothing says that the answer was yes.
+    for (before, exists) in
+        [(error("429 Too Many Requests", "SlowDown"), false), (error("503 Slow Down", "SlowDown"), true)]
+    {
+        let file = s3.file("bucket", "a/prefix/x");
+        fs::remove_file(&file).unwrap();
+        let front = completing(&s3, move |n| {
+            // Another's, by now.
+            fs::write(&file, vec![1; LARGE]).unwrap();
+            if n == 0 { before.clone() } else { gone() }
+        });
+        let answer = store(front.address).upload("x", large_file().path()).await;
+        let told = answer.unwrap_err();
+        assert_eq!(matches!(told, StoreError::AlreadyExists { .. }), exists, "{told}");
+        assert!(exists || told.to_string().contains("NoSuchUpload"), "{told}");
+    }
+    fs::remove_file(s3.file("bucket", "a/prefix/x")).unwrap();
+    let front = completing(&s3, move |n| if n == 0 { error("500 Internal", "InternalError") } else { gone() });
+    let told = store(front.address).upload("x", large_file().path()).await.unwrap_err();
+    assert!(!matches!(told, StoreError::AlreadyExists { .. }), "{told}");
+    assert_eq!(s3.parts(), 0);
+}
+
+#[tokio::test]
+async fn an_upload_that_met_another_is_begun_anew_once_unless_there_is_an_object_then() {
+    let Some(s3) = S3::start("uploads that meet") else { return };
+    let conflict = || error("409 Conflict", "ConditionalRequestConflict");
+    let ids = |front: &Front| {
+        let asked = front.requests();
+        let of = |r: &Request| r.path.split("uploadId=").nth(1).map(str::to_owned);
+        asked.iter().filter(|request| is_completion(request)).filter_map(of).collect::<Vec<_>>()
+    };
+    let front = completing(&s3, move |n| if n == 0 { conflict() } else { Answer::Pass });
+    store(front.address).upload("x", large_file().path()).await.unwrap();
+    assert!(fs::read(s3.file("bucket", "a/prefix/x")).unwrap() == noise(5, LARGE));
+    let used = ids(&front);
+    assert!(used.len() == 2 && used[0] != used[1], "{used:?}");
+    fs::remove_file(s3.file("bucket", "a/prefix/x")).unwrap();
+    let always = completing(&s3, move |_| conflict());
+    let answer = store(always.address).upload("x", large_file().path()).await;
+    assert!(matches!(answer, Err(StoreError::Busy { .. })), "{answer:?}");
+    assert_eq!(ids(&always).len(), 2);
+    let file = s3.file("bucket", "a/prefix/x");
+    let won = completing(&s3, move |_| {
+        fs::write(&file, "another's").unwrap();
+        conflict()
+    });
+    let answer = store(won.address).upload("x", large_file().path()).await;
+    assert!(matches!(answer, Err(StoreError::AlreadyExists { .. })), "{answer:?}");
+    assert_eq!(ids(&won).len(), 1);
+    assert_eq!(s3.parts(), 0);
 }
 
 #[tokio::test]
@@ -200,6 +294,42 @@ async fn an_endpoint_that_passes_over_conditions_is_not_written_to() {
         matches!(&answer, Err(StoreError::Unsupported { what, .. }) if what.contains("If-None-Match")),
         "{answer:?}"
     );
+}
+
+#[tokio::test]
+async fn an_endpoint_that_passes_over_the_condition_of_uploads_only_is_not_written_to() {
+    let Some(s3) = S3::start("conditions of uploads") else { return };
+    // As if the completion had come without its header, which is signed and cannot be taken out on the way.
+    let front = Front::start(Some(s3.address), |request| {
+        match request.method == "POST" && request.path.contains("uploadId=") {
+            true => {
+                assert_eq!(request.header("if-none-match").as_deref(), Some("*"));
+                let yes = "<CompleteMultipartUploadResult><ETag>\"x\"</ETag></CompleteMultipartUploadResult>";
+                Answer::Reply("200 OK", vec![], yes.into())
+            }
+            false => Answer::Pass,
+        }
+    });
+    let (store, file) = (store(front.address), large_file());
+    store.create("before", Bytes::from_static(b"x")).await.unwrap();
+    for answer in [store.upload("x", file.path()).await, store.create("after", Bytes::from_static(b"x")).await] {
+        assert!(
+            matches!(&answer, Err(StoreError::Unsupported { what, .. }) if what.contains("If-None-Match")),
+            "{answer:?}"
+        );
+    }
+    let uploads = |r: &Request| r.path.contains("upload") && !r.path.contains("/a/prefix/.tmp-conditional-writes?");
+    assert!(!front.requests().iter().any(uploads), "{:?}", front.requests());
+    assert_eq!(store.get("before").await.unwrap(), &b"x"[..]);
+    let refuses = Front::start(Some(s3.address), |request| {
+        match request.method == "POST" && request.path.contains("uploadId=") {
+            true => error("501 Not Implemented", "NotImplemented"),
+            false => Answer::Pass,
+        }
+    });
+    let answer = self::store(refuses.address).upload("x", file.path()).await;
+    assert!(matches!(answer, Err(StoreError::Unsupported { .. })), "{answer:?}");
+    assert!(refuses.requests().iter().any(|r| r.method == "DELETE" && r.path.contains("uploadId=")));
 }
 
 #[tokio::test]
@@ -287,6 +417,37 @@ async fn answers_that_are_not_what_was_asked_for_are_errors() {
 }
 
 #[tokio::test]
+async fn a_refusal_that_does_not_come_whole_says_nothing_of_the_object() {
+    let hangs = Front::start(None, |_| Answer::Hang("404 Not Found", "<Error><Code>NoSuch"));
+    let answer = store(hangs.address).get("x").await;
+    let Err(StoreError::Io { source, .. }) = answer else { panic!("{answer:?}") };
+    assert!(source.kind() == ErrorKind::TimedOut && source.to_string().contains("404 Not Found"), "{source}");
+    let Some(s3) = S3::start("a refusal that is cut") else { return };
+    let cut = Front::start(Some(s3.address), |_| Answer::CutAnswer(20));
+    let answer = store(cut.address).get("x").await;
+    assert!(matches!(answer, Err(StoreError::Io { .. })), "{answer:?}");
+}
+
+#[tokio::test]
+async fn the_first_bytes_of_a_range_are_handed_over_before_the_last_are_there() {
+    let head = "206 Partial Content\r\nContent-Range: bytes 0-9/100\r\nETag: \"x\"\r\nLast-Modified: Wed, 21 Oct 2015 07:28:00 GMT";
+    let slow = Front::start(None, move |_| Answer::Hang(head, "beginning"));
+    let mut pieces =
+        open_with("s3://bucket/a/prefix", &settings(slow.address)).unwrap().read("x", 0..10).await.unwrap();
+    assert_eq!(pieces.next().await.unwrap().unwrap(), &b"beginning"[..]);
+    let Some(s3) = S3::start("a body in pieces") else { return };
+    store(s3.address).create("x", Bytes::from(vec![7; 100_000])).await.unwrap();
+    let cut = Front::start(Some(s3.address), |_| Answer::CutAnswer(50_000));
+    let mut pieces = store(cut.address).read("x", 0..100_000).await.unwrap();
+    let (mut came, mut last) = (0, None);
+    while let Some(piece) = pieces.next().await {
+        came += piece.as_ref().map_or(0, Bytes::len);
+        last = Some(piece);
+    }
+    assert!(came == 50_000 && matches!(last, Some(Err(StoreError::Io { .. }))), "{came} {last:?}");
+}
+
+#[tokio::test]
 async fn later_ranges_are_asked_of_the_same_object_and_a_replaced_one_is_read_anew() {
     let Some(s3) = S3::start("a replaced object") else { return };
     store(s3.address).create("x", Bytes::from(vec![7; 1000])).await.unwrap();
@@ -320,136 +481,4 @@ async fn a_private_authority_is_trusted_when_it_is_named_and_no_other() {
         let error = with(wrong).get("format").await.unwrap_err();
         assert!(matches!(error, StoreError::Io { .. }) && error.to_string().contains("ca_file"), "{error}");
     }
-}
-
-/// What a cloud's service gives as credentials: [`KEY`], or a key that nobody knows.
-fn given(key: &str, expiration: &str) -> Answer {
-    let body = format!(
-        "{{\"AccessKeyId\":\"{key}\",\"SecretAccessKey\":\"{}\",\"Token\":\"\",\"Code\":\"Success\",\"Expiration\":\"{expiration}\"}}",
-        KEY.1
-    );
-    Answer::Reply("200 OK", vec!["Content-Type: application/json".to_owned()], body.into_bytes())
-}
-
-const FUTURE: &str = "2100-01-01T00:00:00Z";
-
-#[tokio::test]
-async fn credentials_that_the_store_calls_expired_are_asked_for_again() {
-    let Some(s3) = S3::start("expired credentials") else { return };
-    let cloud = Front::start(None, |request| given(if request.number == 0 { "OLD" } else { KEY.0 }, FUTURE));
-    let front = Front::start(Some(s3.address), |request| {
-        match request.header("authorization").is_some_and(|value| value.contains("Credential=OLD/")) {
-            true => error("400 Bad Request", "ExpiredToken"),
-            false => Answer::Pass,
-        }
-    });
-    let token = tempfile::NamedTempFile::new().unwrap();
-    fs::write(token.path(), "token").unwrap();
-    let uri = format!("http://{}/credentials", cloud.address);
-    let variables = [
-        ("AWS_CONTAINER_CREDENTIALS_FULL_URI", &*uri),
-        ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", token.path().to_str().unwrap()),
-    ];
-    let store = S3Store::new("s3://bucket/a/prefix", &from_environment(front.address, &variables)).unwrap();
-    // Many at once: all go on with the new ones.
-    let create = |n: u8| store.create(if n == 0 { "a" } else { "b" }, Bytes::from_static(b"x"));
-    let (a, b) = tokio::join!(create(0), create(1));
-    a.unwrap();
-    b.unwrap();
-    assert_eq!(store.get("a").await.unwrap(), &b"x"[..]);
-    assert_eq!(cloud.requests().len(), 2);
-    assert_eq!(cloud.requests()[1].header("authorization").as_deref(), Some("token"));
-}
-
-#[tokio::test]
-async fn credentials_are_asked_for_again_before_they_end() {
-    let Some(s3) = S3::start("credentials that end") else { return };
-    // In the past as soon as they are there: every request needs others.
-    let cloud = Front::start(None, |request| match &*request.path {
-        "/latest/api/token" => Answer::Reply("200 OK", vec![], b"token".to_vec()),
-        "/latest/meta-data/iam/security-credentials/" => Answer::Reply("200 OK", vec![], b"role".to_vec()),
-        "/latest/meta-data/iam/security-credentials/role" => given(KEY.0, "2020-01-01T00:00:00Z"),
-        _ => error("404 Not Found", ""),
-    });
-    let url = format!("http://{}/", cloud.address);
-    let settings = from_environment(s3.address, &[("AWS_EC2_METADATA_SERVICE_ENDPOINT", &url)]);
-    let store = S3Store::new("s3://bucket/a/prefix", &settings).unwrap();
-    store.create("x", Bytes::from_static(b"x")).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(150)).await;
-    assert_eq!(store.get("x").await.unwrap(), &b"x"[..]);
-    let asked = cloud.requests().iter().filter(|request| request.path.ends_with("/role")).count();
-    assert!(asked >= 2, "{asked}");
-    let wanted =
-        cloud.requests().iter().filter(|r| r.header("x-aws-ec2-metadata-token").as_deref() == Some("token")).count();
-    assert!(wanted >= 4, "{wanted}");
-}
-
-#[tokio::test]
-async fn a_web_identity_is_exchanged_for_credentials() {
-    let Some(s3) = S3::start("a web identity") else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let certificates = Certificates::make(dir.path());
-    let sts = Front::start(None, |_| {
-        let body = format!(
-            "<AssumeRoleWithWebIdentityResponse><AssumeRoleWithWebIdentityResult><Credentials><SessionToken>t</SessionToken>\
-             <SecretAccessKey>{}</SecretAccessKey><Expiration>{FUTURE}</Expiration><AccessKeyId>{}</AccessKeyId></Credentials>\
-             </AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>",
-            KEY.1, KEY.0
-        );
-        Answer::Reply("200 OK", vec![], body.into_bytes())
-    });
-    let endpoint = format!("https://{}", before(sts.address, &certificates).await);
-    let token = dir.path().join("token");
-    fs::write(&token, "from the cluster").unwrap();
-    let variables = [
-        ("AWS_WEB_IDENTITY_TOKEN_FILE", token.to_str().unwrap()),
-        ("AWS_ROLE_ARN", "arn:aws:iam::1:role/lamina"),
-        ("AWS_ENDPOINT_URL_STS", &*endpoint),
-    ];
-    let mut settings = from_environment(s3.address, &variables);
-    settings.ca_file = Some(certificates.authority);
-    let store = S3Store::new("s3://bucket/a/prefix", &settings).unwrap();
-    store.create("x", Bytes::from_static(b"x")).await.unwrap();
-    let asked = sts.requests();
-    assert!(asked[0].path.contains("WebIdentityToken=from") && asked[0].path.contains("role%2Flamina"), "{asked:?}");
-}
-
-#[tokio::test]
-async fn a_profiles_keys_are_read_again_when_the_file_changes() {
-    let Some(s3) = S3::start("a profile") else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("credentials");
-    let write = |key: &str| {
-        let text = format!("[ci]\naws_access_key_id = {key}\naws_secret_access_key = {}\n", KEY.1);
-        fs::write(dir.path().join("new"), text).unwrap();
-        fs::rename(dir.path().join("new"), &file).unwrap();
-    };
-    write("OLD");
-    let mut settings = from_environment(s3.address, &[("AWS_PROFILE", "another")]);
-    settings.s3.profile = Some("ci".to_owned());
-    settings.s3.credentials_file = Some(file.clone());
-    let store = S3Store::new("s3://bucket/a/prefix", &settings).unwrap();
-    let denied = store.get("x").await;
-    assert!(matches!(denied, Err(StoreError::Denied { .. })), "{denied:?}");
-    write(KEY.0);
-    assert!(matches!(store.get("x").await, Err(StoreError::NotFound { .. })));
-    settings.s3.profile = Some("none".to_owned());
-    let error = S3Store::new("s3://bucket", &settings).unwrap_err().to_string();
-    assert!(error.contains("profile none") && error.contains(file.to_str().unwrap()), "{error}");
-}
-
-#[tokio::test]
-async fn credentials_come_from_the_environment_and_their_lack_is_told() {
-    let Some(s3) = S3::start("the environment") else { return };
-    let variables = [("AWS_ACCESS_KEY_ID", KEY.0), ("AWS_SECRET_ACCESS_KEY", KEY.1)];
-    let store = S3Store::new("s3://bucket/a/prefix", &from_environment(s3.address, &variables)).unwrap();
-    store.create("x", Bytes::from_static(b"x")).await.unwrap();
-    let none = from_environment(s3.address, &[("AWS_EC2_METADATA_DISABLED", "true")]);
-    let error = S3Store::new("s3://bucket", &none).unwrap_err().to_string();
-    assert!(error.contains("no credentials") && error.contains("anonymous"), "{error}");
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let metadata = format!("http://{nobody}");
-    let settings = from_environment(s3.address, &[("AWS_EC2_METADATA_SERVICE_ENDPOINT", &metadata)]);
-    let error = S3Store::new("s3://bucket", &settings).unwrap().get("x").await.unwrap_err();
-    assert!(matches!(error, StoreError::Denied { .. }) && error.to_string().contains("metadata service"), "{error}");
 }

@@ -6,6 +6,7 @@
 use blobstore::refs::{ImageName, Refs};
 use blobstore::store::{FileStore, HttpStore, Settings, Store, StoreError, conformance, open_with};
 use bytes::Bytes;
+use futures_util::StreamExt;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -99,6 +100,29 @@ async fn answers_that_are_not_what_was_asked_for_are_errors() {
     for answer in [store(cut.address).get_range("a", 0..1000).await, store(cut.address).get("a").await] {
         assert!(matches!(answer, Err(StoreError::Io { .. } | StoreError::Answer { .. })), "{answer:?}");
     }
+}
+
+#[tokio::test]
+async fn the_first_bytes_of_a_range_are_handed_over_before_the_last_are_there() {
+    for head in ["206 Partial Content\r\nContent-Range: bytes 0-9/100", "200 OK"] {
+        let slow = Front::start(None, move |_| Answer::Hang(head, "beginning"));
+        let store = open_with(&format!("http://{}", slow.address), &Settings::default()).unwrap();
+        let mut pieces = store.read("a", 0..10).await.unwrap();
+        assert_eq!(pieces.next().await.unwrap().unwrap(), &b"beginning"[..], "{head}");
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_to_nowhere_and_a_refusal_that_does_not_come_whole_are_told() {
+    for status in ["302 Found", "304 Not Modified", "300 Multiple Choices"] {
+        let nowhere = Front::start(None, move |_| Answer::Reply(status, vec![], vec![]));
+        let told = store(nowhere.address).get("a").await.unwrap_err().to_string();
+        assert!(told.contains(status) && told.contains("where to"), "{told}");
+    }
+    let refuses = Front::start(None, |_| Answer::Reply("404 Not Found", vec![], vec![b'x'; 1000]));
+    let cut = Front::start(Some(refuses.address), |_| Answer::CutAnswer(20));
+    let answer = store(cut.address).get("a").await;
+    assert!(matches!(answer, Err(StoreError::Io { .. })), "{answer:?}");
 }
 
 #[tokio::test]

@@ -21,7 +21,7 @@ struct Golden {
 }
 
 /// One for each writer generation, the newest last.
-const GOLDEN: [Golden; 3] = [
+const GOLDEN: [Golden; 4] = [
     Golden {
         file: "generation-1.layer",
         id: "91641a809b05986bab0e4df805d0c774e70a3f5275ba71a3bb15073f89a295ea",
@@ -38,6 +38,12 @@ const GOLDEN: [Golden; 3] = [
         file: "generation-3.layer",
         id: "25c317af2e0b9e5d6fa8aae37881e24593cc8c9be65254199677743b53716adc",
         file_hash: "58e435c9a82c7532693b53fa17bf265dec1aa94c026ded32d4a1a138aa743911",
+        image_hash: "912c2ea24985c35a3f7b90e34821d4f36c0843c34e01183b6a9289a09c238a11",
+    },
+    Golden {
+        file: "generation-4.layer",
+        id: "d8414bccece7ce2aaf31358c3a11c6dedd3a69e5ba88c4f2d4a3fedc840062f0",
+        file_hash: "ec972252af4b27e6eda3705b5607b0ea68a1ac6e72f83b3649f6ccc1bf673155",
         image_hash: "912c2ea24985c35a3f7b90e34821d4f36c0843c34e01183b6a9289a09c238a11",
     },
 ];

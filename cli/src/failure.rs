@@ -15,7 +15,7 @@ pub(crate) const REFUSED: u8 = 3;
 /// Why a command did not do what it was asked.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// 1 it failed, 2 wrong usage, 3 the input was refused.
+    /// 1 it failed, 2 wrong usage, 3 the input was refused, 128 and more a signal.
     pub(crate) status: u8,
     text: String,
 }
@@ -29,6 +29,17 @@ impl Failure {
     /// The command line or the configuration is wrong.
     pub(crate) fn usage(text: impl Into<String>) -> Self {
         Self { status: USAGE, text: text.into() }
+    }
+
+    /// A signal ended it.
+    pub(crate) fn signalled(number: i32) -> Self {
+        // Fits: signals end at 64. As shells tell it.
+        Self { status: 128 + number as u8, text: "interrupted".to_owned() }
+    }
+
+    /// Whether a signal ended it.
+    pub(crate) fn is_signal(&self) -> bool {
+        self.status > 128
     }
 
     /// The input is malformed, hostile or unsupported; nothing was written.

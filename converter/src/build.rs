@@ -7,7 +7,7 @@ use crate::contents::StoredContents;
 use crate::entries::{read_directory, read_entries};
 use crate::error::{Error, Result, unwritable};
 use crate::pack::{First, Plan, Spool, plan};
-use crate::source::{LayerBlob, LayerStream, OpenBlob, ReadSums};
+use crate::source::{Headers, InPlace, LayerBlob, LayerStream, OpenBlob, ReadSums, Reading};
 use crate::tar::Reader;
 use crate::tree::{Settled, Upper};
 use blobstore::layer::{Flags, Front, Options as WriterOptions, Section, Summary, WRITER_GENERATION, Writer, format};
@@ -15,6 +15,7 @@ use blobstore::refs::{Assume, Digest, StackEntry, layer_key};
 use erofs::{Expect, Metadata, NodeId, Tree};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -74,20 +75,20 @@ pub(crate) fn build(input: Input, below: &Below, settings: &Settings, runtime: &
     let mut spool = Spool::new(&settings.stage)?;
     let mut upper = Upper::new();
     let (entries, sums) = match input {
-        Input::Layer(blob, layer) => read_tar(blob, Some(&layer), &mut upper, &mut spool)?,
+        Input::Layer(blob, layer) => read_tar(blob, Some(layer), &mut upper, &mut spool)?,
         Input::Tar { blob, keep_marks } => {
             if keep_marks {
                 upper.keep_marks();
             }
             read_tar(blob, None, &mut upper, &mut spool)?
         }
-        Input::Directory(path) => (read_directory(&path, &mut upper, &mut spool)?, None),
+        Input::Directory(path) => (read_directory(&path, &mut upper, &mut spool)?, Sums::None),
     };
     tracing::debug!(entries, spooled = spool.stored(), ms = started.elapsed().as_millis(), "layer read");
     let settled = upper.settle(&below.merged)?;
     let assumes = settled.assumes.iter().map(assume).collect();
     let made = finish(settled, assumes, spool, below, settings, runtime)?;
-    Ok(Made { sums, entries, ..made })
+    Ok(Made { sums: sums.take()?, entries, ..made })
 }
 
 /// Makes the layer of what is decided already, whose contents lie in layers of `below`. Blocks.
@@ -116,7 +117,7 @@ fn finish(
         settled.contents.push((node, stored.copy(&from, &mut spool)?));
     }
     drop(stored);
-    spool.complete();
+    spool.complete()?;
     let (flags, sections) = properties(settled.root_opaque, &assumes)?;
     let (summary, deduplicated) = write(settled.tree, settled.contents, flags, &sections, &spool, settings)?;
     let entry = StackEntry {
@@ -140,34 +141,53 @@ fn finish(
     })
 }
 
-/// Reads a whole blob. Where the tar in it is bad because the blob is not the one it should be, that is what is said.
-fn read_tar(
-    blob: OpenBlob,
-    expect: Option<&LayerBlob>,
-    upper: &mut Upper,
-    spool: &mut Spool,
-) -> Result<(u64, Option<ReadSums>)> {
-    let stream = LayerStream::new(blob.stream, expect.map_or(u64::MAX, |layer| layer.size))?;
-    if let (true, Some((file, start))) = (stream.is_plain(), blob.place) {
-        spool.read_again(file, start);
+/// What is known of a blob that was read.
+enum Sums {
+    /// It was none.
+    None,
+    Taken(ReadSums),
+    /// Of one that is still being read, and what they should be.
+    Coming(InPlace, Option<LayerBlob>),
+}
+
+impl Sums {
+    /// Waits for them. Where they are not what they should be, nothing that was made of the blob may be kept.
+    fn take(self) -> Result<Option<ReadSums>> {
+        match self {
+            Self::None => Ok(None),
+            Self::Taken(sums) => Ok(Some(sums)),
+            Self::Coming(tar, expect) => checked(tar.finish()?, expect.as_ref()).map(Some),
+        }
+    }
+}
+
+/// Reads what is in a blob. Where the tar in it is bad because the blob is not the one it should be, that is what is said.
+fn read_tar(blob: OpenBlob, expect: Option<LayerBlob>, upper: &mut Upper, spool: &mut Spool) -> Result<(u64, Sums)> {
+    let limit = expect.as_ref().map_or(u64::MAX, |layer| layer.size);
+    let blob = match Reading::of(blob, limit)? {
+        Reading::InPlace(tar, headers) => {
+            let (file, start) = headers.place().map_err(|e| Error::failed("reading the layer", e))?;
+            spool.read_again(file, start, true);
+            let read = parse(&mut Reader::passing(headers, Headers::pass), upper, spool);
+            return match (read, expect) {
+                (Err(error), Some(layer)) if error.is_refusal() => {
+                    compare("blob", layer.digest, tar.finish()?.blob)?;
+                    Err(error)
+                }
+                (read, expect) => Ok((read?, Sums::Coming(tar, expect))),
+            };
+        }
+        Reading::Stream(blob) => blob,
+    };
+    let stream = LayerStream::new(blob.stream, limit)?;
+    if let (true, Some(place)) = (stream.is_plain(), blob.place) {
+        spool.read_again(place.file, place.start, false);
     }
     let mut reader = Reader::new(stream);
-    let read = read_entries(&mut reader, upper, spool).and_then(|entries| {
-        if reader.rest()? {
-            upper.warn("there is something behind the end of the tar: left out".to_owned());
-        }
-        Ok(entries)
-    });
+    let read = parse(&mut reader, upper, spool);
     let stream = reader.into_inner();
     match (read, expect) {
-        (Ok(entries), None) => Ok((entries, Some(stream.finish()?))),
-        (Ok(entries), Some(layer)) => {
-            let sums = stream.finish()?;
-            compare("blob", layer.digest, sums.blob)?;
-            compare("size of the blob", layer.size, sums.blob_size)?;
-            compare("diff_id", layer.diff_id, sums.diff_id)?;
-            Ok((entries, Some(sums)))
-        }
+        (Ok(entries), expect) => Ok((entries, Sums::Taken(checked(stream.finish()?, expect.as_ref())?))),
         (Err(error), Some(layer)) if error.is_refusal() => {
             match stream.abandon() {
                 Ok((digest, _)) => compare("blob", layer.digest, digest)?,
@@ -181,6 +201,25 @@ fn read_tar(
         }
         (Err(error), _) => Err(error),
     }
+}
+
+/// Reads a tar to its end; how many entries it has.
+fn parse<R: Read>(reader: &mut Reader<R>, upper: &mut Upper, spool: &mut Spool) -> Result<u64> {
+    let entries = read_entries(reader, upper, spool)?;
+    if reader.rest()? {
+        upper.warn("there is something behind the end of the tar: left out".to_owned());
+    }
+    Ok(entries)
+}
+
+/// What was read, if it is what should be read.
+fn checked(sums: ReadSums, expect: Option<&LayerBlob>) -> Result<ReadSums> {
+    if let Some(layer) = expect {
+        compare("blob", layer.digest, sums.blob)?;
+        compare("size of the blob", layer.size, sums.blob_size)?;
+        compare("diff_id", layer.diff_id, sums.diff_id)?;
+    }
+    Ok(sums)
 }
 
 fn compare<T: PartialEq + std::fmt::Display>(what: &str, want: T, found: T) -> Result<()> {
@@ -224,12 +263,11 @@ fn write(
     Ok((summary, plan.deduplicated))
 }
 
-/// The layer's metadata; its UUID stands for all that is in the layer.
+/// The layer's metadata; its UUID stands for it.
 fn metadata(tree: &Tree, plan: &Plan) -> Result<Metadata> {
     let mut metadata = erofs::write(tree, plan.blocks).map_err(unwritable)?;
-    let mut digest = plan.digest.clone();
     let mut uuid = [0; 16];
-    digest.update(metadata.bytes()).finalize_xof().fill(&mut uuid);
+    blake3::Hasher::new().update(metadata.bytes()).finalize_xof().fill(&mut uuid);
     metadata.set_uuid(uuid);
     Ok(metadata)
 }

@@ -120,6 +120,8 @@ impl From<StoreError> for Failure {
             StoreError::Denied { .. } => FetchKind::Denied,
             StoreError::Answer { .. } => FetchKind::Answer,
             StoreError::AlreadyExists { .. } | StoreError::Unsupported { .. } => FetchKind::Malformed,
+            // Of writes only.
+            StoreError::Local { .. } => FetchKind::Local,
         };
         Self::new(kind, error)
     }

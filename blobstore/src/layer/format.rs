@@ -66,7 +66,7 @@ pub const MAJOR: u16 = 1;
 /// Version that readers may ignore.
 pub const MINOR: u16 = 0;
 /// Tree rules, cutter and zstd version of this build's writer; other bytes for the same input mean another number.
-pub const WRITER_GENERATION: u32 = 3;
+pub const WRITER_GENERATION: u32 = 4;
 /// Bytes of the content in front of the section table.
 pub const HEADER: usize = 56;
 /// Bytes of a section table entry.

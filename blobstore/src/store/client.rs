@@ -13,6 +13,9 @@ pub(super) const CONNECT: Duration = Duration::from_secs(5);
 /// How long a server may be silent: before its answer, and between two pieces of it.
 pub(super) const STALL: Duration = Duration::from_secs(20);
 
+/// How long all that a server tells of a refusal may take to come.
+pub(super) const TOLD: Duration = Duration::from_secs(10);
+
 /// Where clouds give out credentials: reached without a proxy, which would ask in its own name.
 const CREDENTIAL_HOSTS: &str = "169.254.0.0/16,fd00:ec2::/32";
 

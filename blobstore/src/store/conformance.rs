@@ -76,6 +76,11 @@ async fn ranges_are_exact(store: &dyn Store, writer: &dyn Store, base: &str) {
         let got = done(in_pieces(store, &key, range.clone()).await);
         assert_eq!(got, body[range.start as usize..range.end as usize], "bytes {range:?} in pieces");
     }
+    let long = format!("{base}long");
+    let longer: Vec<u8> = (0..2_000_000u32).map(|n| (n % 253) as u8).collect();
+    done(writer.create(&long, longer.clone().into()).await);
+    let got = done(in_pieces(store, &long, 1..1_999_999).await);
+    assert!(got == longer[1..1_999_999], "many pieces, in order");
     for range in [0..100_001u64, 100_000..100_001, 200_000..200_001, 0..u64::MAX] {
         let answer = store.get_range(&key, range.clone()).await;
         assert!(matches!(answer, Err(StoreError::Answer { .. })), "bytes {range:?} are past the end: {answer:?}");
@@ -96,10 +101,12 @@ async fn what_another_replaced_is_read_anew(store: &dyn Store, writer: &dyn Stor
         done(writer.put(&key, Bytes::from(vec![n; 1000 * usize::from(n)])).await);
         assert_eq!(done(store.get_range(&key, 10..20).await), vec![n; 10]);
         assert_eq!(done(store.get_range(&key, 20..1000).await), vec![n; 980]);
+        assert_eq!(done(in_pieces(store, &key, 30..999).await), vec![n; 969]);
         assert_eq!(done(store.stat(&key).await).size, 1000 * u64::from(n));
     }
     done(writer.delete(&key).await);
     not_found(store.get_range(&key, 0..1).await);
+    not_found(in_pieces(store, &key, 0..1).await);
 }
 
 async fn in_pieces(store: &dyn Store, key: &str, range: std::ops::Range<u64>) -> Result<Vec<u8>> {
@@ -155,7 +162,10 @@ async fn upload_is_exclusive(store: &dyn Store, base: &str) {
     already_exists(store.upload(&key, local.path()).await);
     let gone = local.path().with_extension("not-there");
     let answer = store.upload(&format!("{base}never"), &gone).await;
-    assert!(matches!(answer, Err(StoreError::Io { .. })), "a missing local file is no missing object: {answer:?}");
+    assert!(
+        matches!(&answer, Err(StoreError::Local { path, .. }) if *path == gone),
+        "it is the local file: {answer:?}"
+    );
 }
 
 async fn adoption_is_exclusive(store: &dyn Store, base: &str) {
@@ -170,7 +180,10 @@ async fn adoption_is_exclusive(store: &dyn Store, base: &str) {
     already_exists(store.adopt(&key, local.path()).await);
     let gone = local.path().with_extension("not-there");
     let answer = store.adopt(&format!("{base}never"), &gone).await;
-    assert!(matches!(answer, Err(StoreError::Io { .. })), "a missing local file is no missing object: {answer:?}");
+    assert!(
+        matches!(&answer, Err(StoreError::Local { path, .. }) if *path == gone),
+        "it is the local file: {answer:?}"
+    );
     drop(local);
     assert_eq!(done(store.get(&key).await), vec![43; 300_000], "the object does not need the local file's name");
 }

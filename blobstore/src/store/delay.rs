@@ -72,4 +72,8 @@ impl Store for Delay {
     async fn delete(&self, key: &str) -> Result<()> {
         self.wait().await.delete(key).await
     }
+
+    async fn settle(&self) {
+        self.inner.settle().await;
+    }
 }

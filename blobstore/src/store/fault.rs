@@ -214,4 +214,8 @@ impl Store for Fault {
         let action = self.before(Op::Delete, key, None).await?;
         self.after(&action, key, self.inner.delete(key).await)
     }
+
+    async fn settle(&self) {
+        self.inner.settle().await;
+    }
 }

@@ -118,4 +118,8 @@ impl Store for Metered {
     async fn delete(&self, key: &str) -> Result<()> {
         self.counts.answered(self.inner.delete(key).await)
     }
+
+    async fn settle(&self) {
+        self.inner.settle().await;
+    }
 }

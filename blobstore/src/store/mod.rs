@@ -11,6 +11,7 @@
 //!
 //! Stores know bytes under keys: not what a layer or a reference is, and nothing is trusted for having come from one.
 
+mod body;
 mod client;
 pub mod conformance;
 mod delay;
@@ -44,7 +45,7 @@ use bytes::Bytes;
 use futures_util::stream::{self, BoxStream};
 use std::fmt;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 /// Longest object that is read whole over the network: the small ones are meant, and this is some hundred times the
@@ -127,6 +128,14 @@ pub enum StoreError {
         /// What the service says.
         what: String,
     },
+    /// The local file that was to be stored could not be read.
+    #[error("{}: {source}", path.display())]
+    Local {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// The input or output itself failed; trying again may help.
     #[error("{store}: {key}: {source}")]
     Io {
@@ -191,4 +200,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Removes an object; one that is not there is no error.
     async fn delete(&self, key: &str) -> Result<()>;
+
+    /// Waits until what callers began, and went away from, is taken back: for a process that is about to end.
+    async fn settle(&self) {}
 }

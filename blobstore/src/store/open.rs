@@ -12,7 +12,7 @@ pub fn open(url: &str) -> Result<Arc<dyn Store>> {
 /// bucket and a prefix; `http://` and `https://` are read-only. Those on the network try short troubles again. Nothing is
 /// asked or created yet. [`StoreError::Unsupported`] for other URLs, and for settings that the store cannot use.
 pub fn open_with(url: &str, settings: &Settings) -> Result<Arc<dyn Store>> {
-    let refuse = |what: String| Err(StoreError::Unsupported { store: url.to_owned(), what });
+    let refuse = |what: String| Err(StoreError::Unsupported { store: without_user(url), what });
     let Some((scheme, rest)) = url.split_once("://") else {
         return refuse(match url.starts_with('/') {
             true => format!("not a store's URL; a directory is written file://{url}"),
@@ -26,6 +26,17 @@ pub fn open_with(url: &str, settings: &Settings) -> Result<Arc<dyn Store>> {
         "s3" => Ok(Arc::new(Retry::new(Arc::new(S3Store::new(url, settings)?)))),
         "http" | "https" => Ok(Arc::new(Retry::new(Arc::new(HttpStore::new(url, settings)?)))),
         unknown => refuse(format!("no store has the scheme {unknown}://; there are file, s3, 3fs, https and http")),
+    }
+}
+
+/// A URL for messages: without what stands before its host, which may be a secret. Such a one may have slashes in it, so all
+/// before the last `@` goes; a path is no URL and stays.
+pub(super) fn without_user(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    match rest.rsplit_once('@') {
+        Some((_, host)) if !url.starts_with('/') && scheme.is_empty() => host.to_owned(),
+        Some((_, host)) if !url.starts_with('/') => format!("{scheme}://{host}"),
+        _ => url.to_owned(),
     }
 }
 
@@ -61,6 +72,11 @@ mod tests {
             assert!(matches!(error, StoreError::Unsupported { .. }));
             assert!(error.to_string().contains(says) && error.to_string().contains(url), "{error}");
         }
+        for url in ["gopher://user:hush@x/y", "user:hush@x/y", "file://user:hush@x/y", "https://user:hush@x/y"] {
+            let error = open(url).unwrap_err().to_string();
+            assert!(!error.contains("hush"), "{error}");
+        }
+        assert!(open("/a@b").unwrap_err().to_string().contains("/a@b"));
         let settings = Settings { usrbio: Some("/not/there.so".into()), ..Settings::default() };
         assert!(open_with("3fs:///mnt/x", &settings).unwrap_err().to_string().contains("/not/there.so"));
     }

@@ -59,10 +59,21 @@ impl Refusal {
         let (store, key, what) = (store.to_owned(), key.to_owned(), self.to_string());
         match self.status.as_u16() {
             404 if self.code == "NoSuchBucket" => StoreError::NoStore { store, what },
+            // An upload is not there: that says nothing of an object.
+            404 if self.code == "NoSuchUpload" => StoreError::Answer { store, key, what },
             404 | 410 => StoreError::NotFound { store, key },
             401 | 403 => StoreError::Denied { store, key, what },
             // So AWS tells that temporary credentials are over.
             400 if is_expiry(&self.code) => StoreError::Denied { store, key, what },
+            // The body came too slowly, or not whole; another request is at the same thing.
+            400 if matches!(&*self.code, "RequestTimeout" | "IncompleteBody") => {
+                StoreError::Busy { store, key, what, after: self.after }
+            }
+            // Of AWS's service for web identities: too many asked, or it could not ask who vouches for them.
+            400 if matches!(&*self.code, "Throttling" | "ThrottlingException" | "IDPCommunicationError") => {
+                StoreError::Busy { store, key, what, after: self.after }
+            }
+            409 if self.code == "OperationAborted" => StoreError::Busy { store, key, what, after: self.after },
             408 | 429 | 500 | 502 | 503 | 504 => StoreError::Busy { store, key, what, after: self.after },
             501 => StoreError::Unsupported { store, what: format!("{key}: {what}") },
             _ => StoreError::Answer { store, key, what },
@@ -129,6 +140,16 @@ mod tests {
         assert!(matches!(refusal(404, &[], "").into_error("s", "k"), StoreError::NotFound { .. }));
         let bucket = "<Error><Code>NoSuchBucket</Code></Error>";
         assert!(matches!(refusal(404, &[], bucket).into_error("s", "k"), StoreError::NoStore { .. }));
+        let upload = refusal(404, &[], "<Error><Code>NoSuchUpload</Code></Error>").into_error("s", "k");
+        assert!(matches!(upload, StoreError::Answer { .. }), "{upload}");
+        for (status, code) in
+            [(400, "RequestTimeout"), (400, "IncompleteBody"), (400, "Throttling"), (409, "OperationAborted")]
+        {
+            let body = Bytes::from(format!("<Error><Code>{code}</Code></Error>"));
+            let told = Refusal::new(StatusCode::from_u16(status).unwrap(), &HeaderMap::new(), &body);
+            assert!(matches!(told.into_error("s", "k"), StoreError::Busy { .. }), "{code}");
+        }
+        assert!(matches!(refusal(400, &[], "").into_error("s", "k"), StoreError::Answer { .. }));
         assert!(matches!(refusal(501, &[], "").into_error("s", "k"), StoreError::Unsupported { .. }));
         let moved = refusal(301, &[("x-amz-bucket-region", "eu-west-1")], "").into_error("s", "k").to_string();
         assert!(moved.contains("eu-west-1"), "{moved}");

@@ -29,18 +29,19 @@ where
 {
     let mut tries = 1;
     loop {
-        let error = match once().await {
-            Err(error) if tries < TRIES => error,
+        match once().await {
+            Err(error) if tries < TRIES && waited(&error, tries).await => tries += 1,
             last => return last,
-        };
-        let Some(least) = passing(&error) else { return Err(error) };
-        if least > PAUSE_MAX {
-            return Err(error);
         }
-        tracing::debug!(%error, tries, "trying again");
-        tokio::time::sleep(pause(tries).max(least)).await;
-        tries += 1;
     }
+}
+
+/// Waits as long as is due after so many tries, where another can help; says no at once where not.
+pub(super) async fn waited(error: &StoreError, tries: u32) -> bool {
+    let Some(least) = passing(error).filter(|least| *least <= PAUSE_MAX) else { return false };
+    tracing::debug!(%error, tries, "trying again");
+    tokio::time::sleep(pause(tries).max(least)).await;
+    true
 }
 
 /// How long to wait at least before another try, where one can help.
@@ -118,5 +119,9 @@ impl Store for Retry {
 
     async fn delete(&self, key: &str) -> Result<()> {
         tried(|| self.inner.delete(key)).await
+    }
+
+    async fn settle(&self) {
+        self.inner.settle().await;
     }
 }

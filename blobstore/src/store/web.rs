@@ -6,13 +6,15 @@
 //! A request is tried once ([`Retry`](super::Retry) is for the rest), and every wait has an end. Redirects are followed, out
 //! of TLS never.
 
-use super::client::{CONNECT, STALL, Wanted, client};
+use super::body::Body;
+use super::client::{CONNECT, STALL, TOLD, Wanted, client};
 use super::identity::Identities;
 use super::refusal::{Refusal, TOLD_MAX, no_answer};
 use super::settings::Settings;
-use super::{Result, Stat, Store, StoreError, WHOLE_MAX, check_key, check_prefix};
+use super::{Pieces, Result, Stat, Store, StoreError, WHOLE_MAX, check_key, check_prefix};
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
+use futures_util::stream;
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, HeaderName, IF_MATCH, LAST_MODIFIED, RANGE};
 use reqwest::redirect::{Attempt, Policy};
 use reqwest::{Client, Method, Response, StatusCode, Url};
@@ -20,7 +22,7 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use tokio::time::timeout;
 
 const REDIRECTS_MAX: usize = 5;
@@ -87,7 +89,7 @@ impl Inner {
         match timeout(STALL, request.send()).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => Err(self.broken(key, error)),
-            Err(_) => Err(self.late(key)),
+            Err(_) => Err(self.late(key, STALL)),
         }
     }
 
@@ -102,8 +104,8 @@ impl Inner {
         StoreError::Io { store: self.url.clone(), key: key.to_owned(), source }
     }
 
-    fn late(&self, key: &str) -> StoreError {
-        let source = io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {STALL:?}"));
+    fn late(&self, key: &str, limit: Duration) -> StoreError {
+        let source = io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {limit:?}"));
         StoreError::Io { store: self.url.clone(), key: key.to_owned(), source }
     }
 
@@ -114,43 +116,51 @@ impl Inner {
     /// What an answer that is no success means.
     async fn refused(&self, key: &str, mut answer: Response) -> StoreError {
         if answer.status().is_redirection() {
-            let to = answer.headers().get(http::header::LOCATION).and_then(|to| to.to_str().ok()).unwrap_or_default();
-            return match to.ends_with('/') {
-                true => StoreError::NotFound { store: self.url.clone(), key: key.to_owned() },
-                false => self.answer(key, "a redirect out of TLS, or one too many, is not followed".to_owned()),
-            };
+            return self.redirected(key, &answer);
         }
         let mut told = BytesMut::new();
-        // What does not come is not needed to know what the status means.
-        while let Ok(Ok(Some(piece))) = timeout(STALL, answer.chunk()).await {
-            told.extend_from_slice(&piece);
-            if told.len() > TOLD_MAX {
-                break;
+        let reading = async {
+            while told.len() < TOLD_MAX
+                && let Some(piece) = answer.chunk().await?
+            {
+                told.extend_from_slice(&piece);
             }
-        }
-        Refusal::new(answer.status(), answer.headers(), &told.freeze()).into_error(&self.url, key)
-    }
-
-    /// The next `length` bytes of a body, of which nothing more is read; `whole`: and there must be no more.
-    async fn body(&self, key: &str, mut answer: Response, length: u64, whole: bool) -> Result<Bytes> {
-        let mut body = BytesMut::new();
-        while (body.len() as u64) < length || whole {
-            let piece = timeout(STALL, answer.chunk()).await.map_err(|_| self.late(key))?;
-            let Some(piece) = piece.map_err(|e| self.broken(key, e))? else { break };
-            let room = length - body.len() as u64;
-            if whole && piece.len() as u64 > room {
-                return Err(self.answer(key, format!("more than the {length} bytes that were said to come")));
-            }
-            // Fits: no more than the piece.
-            body.extend_from_slice(&piece[..(piece.len() as u64).min(room) as usize]);
-        }
-        match body.len() as u64 == length {
-            true => Ok(body.freeze()),
-            false => Err(self.answer(key, format!("the body ended after {} of {length} bytes", body.len()))),
+            Ok(())
+        };
+        match timeout(TOLD, reading).await {
+            Ok(Ok(())) => Refusal::new(answer.status(), answer.headers(), &told.freeze()).into_error(&self.url, key),
+            // What a status means may stand in its body.
+            Ok(Err(error)) => self.broken(key, error),
+            Err(_) => self.late(key, TOLD),
         }
     }
 
-    async fn get(&self, key: &str) -> Result<Bytes> {
+    /// What a redirect means that is not followed.
+    fn redirected(&self, key: &str, answer: &Response) -> StoreError {
+        match answer.headers().get(http::header::LOCATION).map(|to| to.as_bytes()) {
+            Some(to) if to.ends_with(b"/") => StoreError::NotFound { store: self.url.clone(), key: key.to_owned() },
+            Some(_) => {
+                self.answer(key, "a redirect out of TLS, to no URL, or one too many, is not followed".to_owned())
+            }
+            None => self.answer(key, format!("the server answers {} and does not say where to", answer.status())),
+        }
+    }
+
+    /// The next `length` bytes of an answer, of which nothing more is read; `whole`: and there must be no more.
+    fn body(self: &Arc<Self>, key: &str, answer: Response, length: u64, whole: bool) -> Body {
+        Body::new(&self.url, key, self.clone().pieces(key.to_owned(), answer), length, whole)
+    }
+
+    /// What comes of an answer's body, as it comes.
+    fn pieces(self: Arc<Self>, key: String, answer: Response) -> Pieces {
+        let next = |(inner, key, mut answer): (Arc<Self>, String, Response)| async move {
+            let piece = answer.chunk().await.map_err(|e| inner.broken(&key, e))?;
+            Ok(piece.map(|piece| (piece, (inner, key, answer))))
+        };
+        Box::pin(stream::try_unfold((self, key, answer), next))
+    }
+
+    async fn get(self: &Arc<Self>, key: &str) -> Result<Bytes> {
         let mut answer = self.ask(key, Method::GET, &[]).await?;
         if answer.status() != StatusCode::OK {
             return Err(self.refused(key, answer).await);
@@ -158,12 +168,12 @@ impl Inner {
         let too_long = || self.answer(key, format!("more than {WHOLE_MAX} bytes, too many to be read at once"));
         match length(answer.headers()) {
             Some(length) if length > WHOLE_MAX => Err(too_long()),
-            Some(length) => self.body(key, answer, length, true).await,
+            Some(length) => self.body(key, answer, length, true).collect().await,
             None => {
                 let mut body = BytesMut::new();
                 while let Some(piece) = timeout(STALL, answer.chunk())
                     .await
-                    .map_err(|_| self.late(key))?
+                    .map_err(|_| self.late(key, STALL))?
                     .map_err(|e| self.broken(key, e))?
                 {
                     body.extend_from_slice(&piece);
@@ -176,11 +186,12 @@ impl Inner {
         }
     }
 
-    async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
+    /// What was answered to a request for a range: that range, of one object.
+    async fn open(self: &Arc<Self>, key: &str, range: Range<u64>) -> Result<Body> {
         if range.start >= range.end {
             let size = self.stat(key).await?.size;
             let empty = range.start == range.end && range.end <= size;
-            return if empty { Ok(Bytes::new()) } else { Err(self.past(key, &range, Some(size))) };
+            return if empty { Ok(Body::empty(&self.url, key)) } else { Err(self.past(key, &range, Some(size))) };
         }
         // Objects end long before: servers read the number into what they count with.
         let asked = format!("bytes={}-{}", range.start, range.end.min(i64::MAX as u64) - 1);
@@ -203,21 +214,21 @@ impl Inner {
                     return Err(self.past(key, &range, size));
                 }
                 self.learn(key, answer.headers());
-                self.body(key, answer, range.end - range.start, true).await
+                Ok(self.body(key, answer, range.end - range.start, true))
             }
-            StatusCode::OK => self.beginning(key, &range, answer).await,
+            StatusCode::OK => self.beginning(key, &range, answer),
             StatusCode::RANGE_NOT_SATISFIABLE => Err(self.past(key, &range, None)),
             _ => Err(self.refused(key, answer).await),
         }
     }
 
     /// A range out of the whole object: where it is at its beginning, no more than that is read.
-    async fn beginning(&self, key: &str, range: &Range<u64>, answer: Response) -> Result<Bytes> {
+    fn beginning(self: &Arc<Self>, key: &str, range: &Range<u64>, answer: Response) -> Result<Body> {
         match length(answer.headers()) {
             Some(length) if length < range.end => Err(self.past(key, range, Some(length))),
             length if range.start == 0 => {
                 self.learn(key, answer.headers());
-                self.body(key, answer, range.end, length == Some(range.end)).await
+                Ok(self.body(key, answer, range.end, length == Some(range.end)))
             }
             _ => {
                 let what = format!(
@@ -282,7 +293,11 @@ impl Store for HttpStore {
     }
 
     async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
-        self.inner.get_range(key, range).await
+        self.inner.open(key, range).await?.collect().await
+    }
+
+    async fn read(&self, key: &str, range: Range<u64>) -> Result<Pieces> {
+        Ok(self.inner.open(key, range).await?.pieces())
     }
 
     async fn stat(&self, key: &str) -> Result<Stat> {

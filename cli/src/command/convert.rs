@@ -1,6 +1,7 @@
 //! `lamina convert`.
 
 use super::Context;
+use super::interrupt::interruptible;
 use crate::args::Convert;
 use crate::environment;
 use crate::failure::Failure;
@@ -32,7 +33,8 @@ pub(super) fn run(context: &Context, runtime: &Runtime, arguments: &Convert) -> 
     let shown = bar.clone();
     options.progress = Some(Arc::new(move |event: &Event<'_>| show(&shown, lines, event)));
     let refs = context.refs()?;
-    let done = runtime.block_on(converter::convert(&refs, &source, &environment::work_directory(), &options));
+    let work = environment::work_directory();
+    let done = runtime.block_on(interruptible(refs.store(), converter::convert(&refs, &source, &work, &options)));
     bar.finish_and_clear();
     let report = done?;
     if context.json {

@@ -3,6 +3,7 @@
 mod convert;
 mod export;
 mod inspect;
+mod interrupt;
 mod mount;
 mod pull;
 mod started_files;
@@ -88,7 +89,7 @@ pub fn lamina() -> ExitCode {
 fn run(global: &Global, command: Command) -> Result<(), Failure> {
     let context = Context::new(global)?;
     let runtime = tokio::runtime::Runtime::new().map_err(|e| Failure::because("starting", &e))?;
-    match command {
+    let done = match command {
         Command::Convert(arguments) => convert::run(&context, &runtime, &arguments),
         Command::Verify(arguments) => runtime.block_on(verify::run(&context, &arguments)),
         Command::Inspect(arguments) => runtime.block_on(inspect::run(&context, &arguments)),
@@ -100,7 +101,12 @@ fn run(global: &Global, command: Command) -> Result<(), Failure> {
         Command::Trace(arguments) => runtime.block_on(trace::run(&context, &arguments)),
         Command::Status => runtime.block_on(status::run(&context)),
         Command::Other(words) => Err(other(words.first().map_or("", String::as_str))),
+    };
+    if done.as_ref().is_err_and(Failure::is_signal) {
+        // Its end would wait for threads in the middle of a layer: they end with the process.
+        std::mem::forget(runtime);
     }
+    done
 }
 
 fn other(name: &str) -> Failure {

@@ -3,7 +3,8 @@
 //! Nothing is followed: each name is looked at from its directory's descriptor. Names come in byte order, so that equal
 //! directories give equal layers. Hard links inside the directory stay hard links, holes stay holes. Sockets, which no
 //! image can hold, and character devices 0:0, which overlayfs takes for whiteouts, are left out with a warning. A name
-//! that looks like a whiteout is a name like any other here. The tree must not change meanwhile.
+//! that looks like a whiteout is a name like any other here. The tree must not change meanwhile: files are read when their
+//! bytes are wanted, and one that was changed by then ends the conversion.
 
 use crate::error::{Error, Result, show};
 use crate::limits::Budget;
@@ -49,6 +50,7 @@ impl Walker<'_> {
         let stat = fs::fstat(&root).map_err(failed(&TreePath::default()))?;
         let xattrs = xattrs(&format!("/proc/self/fd/{}/.", root.as_raw_fd()), &TreePath::default())?;
         self.add(TreePath::default(), Kind::Directory, &stat, xattrs, None)?;
+        self.spool.read_directory(root.try_clone().map_err(|e| Error::failed("opening the directory", e))?);
         let mut pending = Vec::new();
         push_names(Rc::new(root), &TreePath::default(), &mut pending)?;
         while let Some(next) = pending.pop() {
@@ -125,16 +127,24 @@ impl Walker<'_> {
         self.upper.add(entry, contents)
     }
 
+    /// Only of a file with holes the bytes are copied now.
     fn file(&mut self, at: &Pending, stat: &Stat) -> Result<(Shape, u32)> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = fs::openat(&*at.parent, &at.name[..], flags, Mode::empty()).map_err(failed(&at.path))?;
         let size = stat.st_size as u64;
+        let open = || {
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            fs::openat(&*at.parent, &at.name[..], flags, Mode::empty()).map_err(failed(&at.path))
+        };
         let sparse = (stat.st_blocks as u64) * 512 < size;
-        let map = if sparse { extents(&file, size).map_err(failed(&at.path))? } else { None };
+        let map = if sparse { extents(&open()?, size).map_err(failed(&at.path))? } else { None };
+        if map.is_none()
+            && let Some(number) = self.spool.add_file(&at.path.to_bytes(), stat)?
+        {
+            return Ok((Shape { size, map }, number));
+        }
         let shape = Shape { size, map };
         let whole = [Extent { offset: 0, length: size }];
         let pieces = shape.map.as_deref().unwrap_or(&whole).to_vec();
-        let mut file = Pieces { file: File::from(file), pieces: pieces.into_iter(), left: 0 };
+        let mut file = Pieces { file: File::from(open()?), pieces: pieces.into_iter(), left: 0 };
         let number = self
             .spool
             .add(&shape, |buffer| file.read(buffer).map_err(|e| Error::failed(format!("reading '{}'", at.path), e)))?;

@@ -28,7 +28,9 @@ pub fn read_entries<R: io::Read>(reader: &mut Reader<R>, upper: &mut Upper, spoo
                 let contents = match &entry.kind {
                     Kind::File(shape) => {
                         let position = reader.position();
-                        Some(spool.add_in_place(shape, position, |buffer| reader.read(buffer)).map_err(at)?)
+                        let number = spool.add_in_place(shape, position, |buffer| reader.read(buffer)).map_err(at)?;
+                        reader.pass_data().map_err(at)?;
+                        Some(number)
                     }
                     _ => None,
                 };

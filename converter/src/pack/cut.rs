@@ -1,9 +1,9 @@
 //! Where chunks end.
 //!
-//! Cut points depend on paths and contents only, so that equal files give equal chunks in different layers. A file as
+//! Cut points depend on paths and sizes only, and on long runs of zeros, so that equal files give equal chunks in different layers. A file as
 //! large as the target size T starts a chunk and is cut every T; a tail shorter than T/4 stays with the chunk before it.
 //! Smaller files are packed with their neighbours in path order: a pack ends before a file that would take it past T, and,
-//! once it has T/2, before one file in four, chosen by a hash of its path and contents, so that two layers that differ
+//! once it has T/2, before one file in four, chosen by a hash of its path and size, so that two layers that differ
 //! in some small files come back to the same cuts soon. Long runs of zeros are chunks of their own, large ones.
 
 use super::hash::RUN_MIN;
@@ -34,7 +34,7 @@ impl Cutter {
         }
     }
 
-    /// Adds a body; `zeros` are its runs of zero blocks, `key` is a hash of its path and contents.
+    /// Adds a body; `zeros` are its runs of zero blocks, `key` is a hash of its path and size.
     pub(super) fn add(&mut self, body: &Body, zeros: &[(u64, u64)], key: [u8; 32]) {
         let length = body.length();
         if length >= self.target {

@@ -8,6 +8,9 @@ use erofs::BLOCK_U64;
 /// Shorter runs are bytes like others, and chunks like others.
 pub(super) const RUN_MIN: u64 = 256 << 10;
 
+/// BLAKE3 of a body and its layout.
+pub(super) type Hash = [u8; 32];
+
 /// Takes a body from its start.
 #[derive(Debug, Default)]
 pub(super) struct BodyHasher {
@@ -45,7 +48,7 @@ impl BodyHasher {
     }
 
     /// The hash, with `numbers` in it, and the runs: start and length in bytes, whole blocks.
-    pub(super) fn finish(mut self, numbers: impl Iterator<Item = u64>) -> ([u8; 32], Vec<(u64, u64)>) {
+    pub(super) fn finish(mut self, numbers: impl Iterator<Item = u64>) -> (Hash, Vec<(u64, u64)>) {
         self.end_run(self.at);
         // Behind the body: from its start on that is hashed in the large aligned pieces that BLAKE3 is fast with.
         let runs = self.runs.iter().flat_map(|&(start, length)| [start, length]).chain([self.runs.len() as u64]);

@@ -5,7 +5,7 @@
 //! hash is taken over the body and its place in the file, so it does not depend on how a tar or a file system described
 //! the holes, and a file without holes is a plain one whatever its map says.
 
-use super::hash::BodyHasher;
+use super::hash::{BodyHasher, Hash};
 use crate::tar::{Extent, Shape};
 use erofs::{BLOCK_U64, Content, SparseLayout};
 
@@ -15,27 +15,39 @@ pub(super) struct Segment {
     /// Byte of the body.
     pub(super) to: u64,
     pub(super) length: u64,
-    /// Byte of the spool or of the source.
+    /// Byte of the spool, of the source or of the file.
     pub(super) at: u64,
+}
+
+/// Where the bytes of contents are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum From {
+    /// In the spool.
+    Spool,
+    /// In the file that is the input.
+    Source,
+    /// In a file of the directory that is the input, by its number there.
+    Directory(u32),
 }
 
 /// One file's contents. A layer can have millions of them.
 #[derive(Debug)]
 pub struct Item {
-    /// BLAKE3 of the layout and the body.
-    pub hash: [u8; 32],
     pub(super) body: Body,
     /// Long runs of zero blocks in the body: start and length in bytes.
     zeros: Option<Box<[(u64, u64)]>>,
-    /// Whether the bytes are in the source, and not in the spool.
-    pub(super) in_source: bool,
+    pub(super) from: From,
 }
 
 impl Item {
-    /// Contents whose body `hasher` has taken all of.
-    pub(super) fn new(body: Body, hasher: BodyHasher, in_source: bool) -> Self {
-        let (hash, zeros) = body.finish(hasher);
-        Self { hash, body, zeros: (!zeros.is_empty()).then(|| zeros.into()), in_source }
+    /// Contents without long runs of zero blocks, for all that is known yet.
+    pub(super) fn new(body: Body, from: From) -> Self {
+        Self { body, zeros: None, from }
+    }
+
+    /// Tells the long runs of zero blocks, once they are known.
+    pub(super) fn set_zeros(&mut self, zeros: Vec<(u64, u64)>) {
+        self.zeros = (!zeros.is_empty()).then(|| zeros.into());
     }
 
     /// Bytes of the file, holes included.
@@ -110,7 +122,7 @@ impl Body {
     }
 
     /// The hash of the contents, when `hasher` has taken all of the body; and the body's long runs of zeros.
-    pub(super) fn finish(&self, hasher: BodyHasher) -> ([u8; 32], Vec<(u64, u64)>) {
+    pub(super) fn finish(&self, hasher: BodyHasher) -> (Hash, Vec<(u64, u64)>) {
         let pieces = self.layout().map_or(&[][..], |layout| &layout.pieces);
         let chunk_bits = self.layout().map_or(0, |layout| u64::from(layout.chunk_bits) + 1);
         let numbers = pieces.iter().flat_map(|piece| [piece.offset, piece.len]);

@@ -6,6 +6,7 @@
 //! file, and one chunk.
 
 mod cut;
+mod files;
 mod first;
 mod hash;
 mod item;
@@ -28,8 +29,6 @@ pub struct Plan {
     pub blocks: u64,
     /// Bytes of files that share the blocks of others.
     pub deduplicated: u64,
-    /// BLAKE3 over the content hashes in order.
-    pub digest: blake3::Hasher,
     /// Numbers of the contents, as their bodies follow each other.
     order: Vec<u32>,
     /// Length of each chunk.
@@ -39,12 +38,11 @@ pub struct Plan {
 /// Gives each regular file of `tree` its contents, which are those of `files` by node and number in the spool. Those of
 /// `first` come before all others.
 pub fn plan(tree: &mut Tree, files: &[(NodeId, u32)], spool: &Spool, target: u32, first: Option<&First>) -> Plan {
-    let mut plan =
-        Plan { blocks: 0, deduplicated: 0, digest: blake3::Hasher::new(), order: Vec::new(), cuts: Vec::new() };
+    let mut plan = Plan { blocks: 0, deduplicated: 0, order: Vec::new(), cuts: Vec::new() };
     let mut cutter = Cutter::new(target);
     let mut starts = vec![None; spool.len()];
     let mut numbers = vec![None; tree.len()];
-    files.iter().for_each(|(node, number)| numbers[node.index()] = Some(*number));
+    files.iter().for_each(|(node, number)| numbers[node.index()] = Some(spool.first(*number)));
     let mut place = |visit: Visit, full: bool| {
         // Each node once, under its first name.
         let Some(number) = numbers[visit.node.index()].take() else { return };
@@ -64,8 +62,9 @@ pub fn plan(tree: &mut Tree, files: &[(NodeId, u32)], spool: &Spool, target: u32
     }
     tree.walk().for_each(|visit| place(visit, false));
     for (node, number) in files {
-        if let Some(start) = starts[*number as usize] {
-            tree.node_mut(*node).kind = Kind::File(spool.item(*number).body.content(start));
+        let number = spool.first(*number);
+        if let Some(start) = starts[number as usize] {
+            tree.node_mut(*node).kind = Kind::File(spool.item(number).body.content(start));
         }
     }
     plan.cuts = cutter.finish();
@@ -76,10 +75,9 @@ impl Plan {
     /// Puts a file's contents at the end of the data space; the block where they start.
     fn place(&mut self, number: u32, item: &Item, cutter: &mut Cutter, path: &[u8]) -> u64 {
         let start = self.blocks;
-        self.digest.update(&item.hash);
         if item.body.length() > 0 {
             let mut key = blake3::Hasher::new();
-            key.update(&item.hash).update(path);
+            key.update(&item.size().to_le_bytes()).update(path);
             cutter.add(&item.body, item.zeros(), *key.finalize().as_bytes());
             self.blocks += item.body.length() / BLOCK as u64;
             self.order.push(number);

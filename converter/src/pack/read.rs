@@ -1,12 +1,12 @@
-//! The data space read from its start, as chunk after chunk wants it.
+//! Bodies read: the data space from its start, as chunk after chunk wants it, and single ones to be hashed.
 
-use super::hash::BodyHasher;
+use super::hash::{BodyHasher, Hash};
 use super::item::Item;
 use super::spool::Spool;
 use crate::error::{Error, Result};
 
-/// Reads bodies one behind the other. What comes from the source, and not from a spool that nobody else knows, is hashed
-/// again: it has to be what it was.
+/// Reads bodies one behind the other. What comes from a source that can have been changed is hashed again: it has to be what
+/// it was.
 pub(super) struct DataReader<'a> {
     spool: &'a Spool,
     order: std::slice::Iter<'a, u32>,
@@ -19,7 +19,21 @@ struct Open<'a> {
     at: u64,
     /// The first segment that may have bytes from `at` on.
     segment: usize,
-    again: Option<BodyHasher>,
+    /// The hash that it has to have.
+    again: Option<(BodyHasher, &'a Hash)>,
+}
+
+/// Hash and long runs of zeros of a body, read through a buffer.
+pub(super) fn hash(spool: &Spool, item: &Item, buffer: &mut [u8]) -> Result<(Hash, Vec<(u64, u64)>)> {
+    let mut hasher = BodyHasher::default();
+    let mut open = Open::new(item, None);
+    while open.at < item.body.length() {
+        let count = usize::try_from(item.body.length() - open.at).unwrap_or(usize::MAX).min(buffer.len());
+        buffer[..count].fill(0);
+        open.fill(spool, &mut buffer[..count])?;
+        hasher.bytes(&buffer[..count]);
+    }
+    Ok(item.body.finish(hasher))
 }
 
 impl<'a> DataReader<'a> {
@@ -33,7 +47,7 @@ impl<'a> DataReader<'a> {
         while !buffer.is_empty() {
             let Some(open) = &mut self.open else {
                 let next = self.order.next().ok_or_else(|| Error::failed("cutting chunks", "there is no more data"))?;
-                self.open = Some(Open::new(self.spool.item(*next)));
+                self.open = Some(Open::new(self.spool.item(*next), self.spool.to_check(*next)));
                 continue;
             };
             let left = open.item.body.length() - open.at;
@@ -52,8 +66,8 @@ impl<'a> DataReader<'a> {
 }
 
 impl<'a> Open<'a> {
-    fn new(item: &'a Item) -> Self {
-        Self { item, at: 0, segment: 0, again: item.in_source.then(BodyHasher::default) }
+    fn new(item: &'a Item, hash: Option<&'a Hash>) -> Self {
+        Self { item, at: 0, segment: 0, again: hash.map(|hash| (BodyHasher::default(), hash)) }
     }
 
     fn fill(&mut self, spool: &Spool, buffer: &mut [u8]) -> Result<()> {
@@ -69,7 +83,7 @@ impl<'a> Open<'a> {
             }
             self.segment += 1;
         }
-        if let Some(hasher) = &mut self.again {
+        if let Some((hasher, _)) = &mut self.again {
             hasher.bytes(buffer);
         }
         self.at = end;
@@ -77,8 +91,7 @@ impl<'a> Open<'a> {
     }
 
     fn finish(self) -> Result<()> {
-        let hash = self.again.map(|hasher| self.item.body.finish(hasher).0);
-        match hash.is_none_or(|hash| hash == self.item.hash) {
+        match self.again.is_none_or(|(hasher, hash)| self.item.body.finish(hasher).0 == *hash) {
             true => Ok(()),
             false => Err(Error::failed("reading the source again", "it was changed while it was converted")),
         }

@@ -1,18 +1,24 @@
-//! File contents on their way from a tar, which is in no useful order, to the data space, which is in path order.
+//! File contents on their way from an input, which is in no useful order, to the data space, which is in path order.
 //!
-//! Each file's stored bytes are hashed when they pass first; equal contents are kept once. Most inputs can be read once
-//! only: their bytes go to a nameless temporary file. A tar that lies uncompressed in a file is read there again
-//! instead. It may have changed by then, so what comes from it is to be hashed again.
+//! Equal contents are kept once. What can be read once only is hashed when it passes, and goes to a nameless temporary file.
+//! A tar that lies uncompressed in a file is read there again instead. Where nobody can change it meanwhile, its contents do
+//! not even pass first: only those that could be equal, being of one size, are hashed, once all sizes are known. So it is
+//! with the files of a directory, which must look as they did before. A tar that can have been changed is hashed both times.
 //!
 //! Memory: a buffer, and about a hundred bytes a file.
 
-use super::hash::BodyHasher;
-use super::item::{Body, Item, Segment};
+use super::files::DirectoryFiles;
+use super::hash::{BodyHasher, Hash, RUN_MIN};
+use super::item::{Body, From, Item, Segment};
+use super::read::hash;
 use crate::error::{Error, Result};
 use crate::limits::ZEROS;
 use crate::tar::Shape;
+use erofs::BLOCK;
+use rustix::fs::Stat;
 use std::collections::HashMap;
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -25,12 +31,29 @@ pub struct Spool {
     end: u64,
     /// Bytes of holes that are stored.
     zeros: u64,
-    /// Where the input can be read again, and the byte at which it starts there.
-    source: Option<(File, u64)>,
+    /// Where the input can be read again.
+    source: Source,
     items: Vec<Item>,
+    /// The hash of each, where they are hashed when they pass, and have to be checked later.
+    hashes: Vec<Hash>,
     /// Places in the list by the first bytes of the hash: the hashes themselves are kept once.
     by_hash: HashMap<[u8; 8], u32>,
+    /// For each the first that is equal to it, where that is found only in the end.
+    same: Vec<u32>,
     buffer: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// Nowhere.
+    Spooled,
+    /// In a file, from a byte on; whether nobody can change it.
+    File {
+        file: File,
+        start: u64,
+        fixed: bool,
+    },
+    Directory(DirectoryFiles),
 }
 
 impl Spool {
@@ -38,19 +61,35 @@ impl Spool {
     pub fn new(directory: &Path) -> Result<Self> {
         let file = tempfile::tempfile_in(directory)
             .map_err(|e| Error::failed(format!("making a spool file in {}", directory.display()), e))?;
-        let (items, by_hash, buffer) = (Vec::new(), HashMap::new(), vec![0; BUFFER]);
-        Ok(Self { file, end: 0, zeros: 0, source: None, items, by_hash, buffer })
+        let (items, hashes, by_hash, same) = (Vec::new(), Vec::new(), HashMap::new(), Vec::new());
+        let buffer = vec![0; BUFFER];
+        Ok(Self { file, end: 0, zeros: 0, source: Source::Spooled, items, hashes, by_hash, same, buffer })
     }
 
-    /// From now on [`Spool::add_in_place`] does not copy: the input starts at this byte of the file.
-    pub fn read_again(&mut self, source: File, start: u64) {
-        self.source = Some((source, start));
+    /// From now on [`Spool::add_in_place`] does not copy: the input starts at this byte of the file. `fixed`: nobody can
+    /// change it, and files without holes are not even read.
+    pub fn read_again(&mut self, file: File, start: u64, fixed: bool) {
+        self.source = Source::File { file, start, fixed };
+    }
+
+    /// From now on [`Spool::add_file`] does not copy: the input is this directory.
+    pub fn read_directory(&mut self, root: OwnedFd) {
+        self.source = Source::Directory(DirectoryFiles::new(root));
     }
 
     /// Takes a file's stored bytes from `read`, which gives 0 at their end; returns the file's number.
     pub fn add(&mut self, shape: &Shape, read: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<u32> {
         let body = Body::new(shape, self.end);
-        self.take(shape, body, false, read)
+        self.take(shape, body, From::Spool, read)
+    }
+
+    /// As [`Spool::add`], of a file without holes that is not read yet: `path` leads to it from the directory that is the
+    /// input, and it must look as in `stat` when it is read. `None` where that cannot be.
+    pub fn add_file(&mut self, path: &[u8], stat: &Stat) -> Result<Option<u32>> {
+        let Source::Directory(files) = &mut self.source else { return Ok(None) };
+        let Some(number) = files.add(path, stat) else { return Ok(None) };
+        let body = Body::new(&Shape { size: stat.st_size as u64, map: None }, 0);
+        self.push(Item::new(body, From::Directory(number))).map(Some)
     }
 
     /// As [`Spool::add`], of bytes that stand in the input from `position` on.
@@ -60,9 +99,15 @@ impl Spool {
         position: u64,
         read: impl FnMut(&mut [u8]) -> Result<usize>,
     ) -> Result<u32> {
-        match self.source {
-            Some((_, start)) => self.take(shape, Body::new(shape, start + position), true, read),
-            None => self.add(shape, read),
+        match &self.source {
+            Source::File { start, fixed, .. } => {
+                let body = Body::new(shape, start + position);
+                match *fixed && shape.map.is_none() {
+                    true => self.push(Item::new(body, From::Source)),
+                    false => self.take(shape, body, From::Source, read),
+                }
+            }
+            _ => self.add(shape, read),
         }
     }
 
@@ -70,7 +115,7 @@ impl Spool {
         &mut self,
         shape: &Shape,
         body: Body,
-        in_source: bool,
+        from: From,
         mut read: impl FnMut(&mut [u8]) -> Result<usize>,
     ) -> Result<u32> {
         let want: u64 = body.segments().iter().map(|segment| segment.length).sum();
@@ -78,19 +123,22 @@ impl Spool {
         let mut hasher = BodyHasher::default();
         for segment in body.segments() {
             hasher.zeros(segment.to - hasher.at());
-            self.take_segment(segment, in_source, &mut read, &mut hasher)?;
+            self.take_segment(segment, from, &mut read, &mut hasher)?;
         }
         if read(&mut self.buffer[..1])? != 0 {
             return Err(Error::refused(format!("its contents are more than the {want} bytes that were announced")));
         }
         hasher.zeros(body.length() - hasher.at());
-        self.keep(Item::new(body, hasher, in_source), if in_source { 0 } else { want })
+        let (hash, zeros) = body.finish(hasher);
+        let mut item = Item::new(body, from);
+        item.set_zeros(zeros);
+        self.keep(item, hash, if from == From::Spool { want } else { 0 })
     }
 
     fn take_segment(
         &mut self,
         segment: &Segment,
-        in_source: bool,
+        from: From,
         read: &mut impl FnMut(&mut [u8]) -> Result<usize>,
         hasher: &mut BodyHasher,
     ) -> Result<()> {
@@ -102,7 +150,7 @@ impl Spool {
                 return Err(Error::refused(format!("its contents are {left} bytes less than were announced")));
             }
             let bytes = &self.buffer[..count];
-            if !in_source {
+            if from == From::Spool {
                 let at = segment.at + segment.length - left;
                 self.file.write_all_at(bytes, at).map_err(|e| Error::failed("writing the spool file", e))?;
             }
@@ -128,21 +176,88 @@ impl Spool {
     }
 
     /// Keeps an item whose bytes stand at the end of the spool, unless its contents are there already.
-    fn keep(&mut self, item: Item, spooled: u64) -> Result<u32> {
-        let next = u32::try_from(self.items.len()).map_err(|e| Error::failed("counting the contents", e))?;
-        let number = *self.by_hash.entry(*item.hash.first_chunk().unwrap_or(&[0; 8])).or_insert(next);
-        if self.items.get(number as usize).is_some_and(|kept| kept.hash == item.hash) {
-            return Ok(number);
+    fn keep(&mut self, item: Item, hash: Hash, spooled: u64) -> Result<u32> {
+        if !self.late() {
+            let next = self.next()?;
+            let number = *self.by_hash.entry(*hash.first_chunk().unwrap_or(&[0; 8])).or_insert(next);
+            if self.hashes.get(number as usize) == Some(&hash) {
+                return Ok(number);
+            }
+            // Of contents whose hashes begin alike, which are rarer than any error, all but the first are kept each time.
+            self.hashes.push(hash);
         }
-        // Of contents whose hashes begin alike, which are rarer than any error, all but the first are kept each time.
-        self.items.push(item);
         self.end += spooled;
+        self.push(item)
+    }
+
+    fn push(&mut self, item: Item) -> Result<u32> {
+        let next = self.next()?;
+        self.items.push(item);
         Ok(next)
     }
 
-    /// Nothing more is added: forgets what equal contents are found by.
-    pub fn complete(&mut self) {
+    fn next(&self) -> Result<u32> {
+        u32::try_from(self.items.len()).map_err(|e| Error::failed("counting the contents", e))
+    }
+
+    /// Whether equal contents are found in the end only.
+    fn late(&self) -> bool {
+        matches!(self.source, Source::File { fixed: true, .. } | Source::Directory(_))
+    }
+
+    /// Nothing more is added: finds what is equal, or forgets what it is found by.
+    pub fn complete(&mut self) -> Result<()> {
         self.by_hash = HashMap::new();
+        if self.late() {
+            self.find_zeros()?;
+            self.find_equal()?;
+        } else if matches!(self.source, Source::Spooled) {
+            self.hashes = Vec::new();
+        }
+        Ok(())
+    }
+
+    /// Finds the long runs of zero blocks of contents that have not been read. Of each run one block at least stands at a
+    /// multiple of half of the shortest one's length: where none of those is zero, there is no run.
+    fn find_zeros(&mut self) -> Result<()> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        for number in 0..self.items.len() {
+            let item = &self.items[number];
+            let length = item.body.length();
+            let [only] = item.body.segments() else { continue };
+            if item.from == From::Spool || length < RUN_MIN {
+                continue;
+            }
+            let mut probes = (0..only.length).step_by(RUN_MIN as usize / 2);
+            let any = probes.try_fold(false, |any, at| {
+                let block = &mut buffer[..(only.length - at).min(BLOCK as u64) as usize];
+                self.read(item, block, only.at + at)?;
+                Ok(any || block.iter().all(|&byte| byte == 0))
+            })?;
+            if any {
+                let (_, zeros) = hash(self, item, &mut buffer)?;
+                self.items[number].set_zeros(zeros);
+            }
+        }
+        self.buffer = buffer;
+        Ok(())
+    }
+
+    fn find_equal(&mut self) -> Result<()> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let mut same: Vec<u32> = (0..self.next()?).collect();
+        let mut order = same.clone();
+        let size = |number: &u32| (self.item(*number).size(), self.item(*number).body.length());
+        order.sort_by_cached_key(size);
+        for alike in order.chunk_by(|a, b| size(a) == size(b)).filter(|alike| alike.len() > 1) {
+            let mut seen = HashMap::new();
+            for &number in alike {
+                let (hash, _) = hash(self, self.item(number), &mut buffer)?;
+                same[number as usize] = *seen.entry(hash).or_insert(number);
+            }
+        }
+        (self.same, self.buffer) = (same, buffer);
+        Ok(())
     }
 
     /// A file's contents by its number.
@@ -150,7 +265,17 @@ impl Spool {
         &self.items[number as usize]
     }
 
-    /// How many different contents there are.
+    /// The number of the first contents that are equal to these.
+    pub(super) fn first(&self, number: u32) -> u32 {
+        self.same.get(number as usize).copied().unwrap_or(number)
+    }
+
+    /// The hash that contents must have when they are read again, where that is not sure.
+    pub(super) fn to_check(&self, number: u32) -> Option<&Hash> {
+        self.hashes.get(number as usize).filter(|_| self.item(number).from != From::Spool)
+    }
+
+    /// How many contents there are; some may be equal.
     pub(super) fn len(&self) -> usize {
         self.items.len()
     }
@@ -162,8 +287,9 @@ impl Spool {
 
     /// Fills `buffer` with bytes of an item, from where its segments say they are.
     pub(super) fn read(&self, item: &Item, buffer: &mut [u8], at: u64) -> Result<()> {
-        let (file, what) = match &self.source {
-            Some((source, _)) if item.in_source => (source, "reading the source again"),
+        let (file, what) = match (item.from, &self.source) {
+            (From::Directory(number), Source::Directory(files)) => return files.read(number, buffer, at),
+            (From::Source, Source::File { file, .. }) => (file, "reading the source again"),
             _ => (&self.file, "reading the spool file"),
         };
         file.read_exact_at(buffer, at).map_err(|e| Error::failed(what, e))

@@ -35,6 +35,7 @@ impl Layer {
             chunks.push(chunk);
             Ok(())
         };
+        self.spool.complete().unwrap();
         let plan = plan(&mut self.tree, &self.files, &self.spool, T as u32, None);
         plan.read(&self.spool, &mut emit).unwrap();
         assert!(chunks.iter().all(|c| !c.is_empty() && c.len() % BLOCK == 0 && c.len() <= 8 << 20));
@@ -176,7 +177,7 @@ fn a_source_is_read_again_and_must_be_what_it_was() {
     let bytes = noise("s", 3 * T);
     file.write_all_at(&bytes, 1000).unwrap();
     let mut layer = Layer::new();
-    layer.spool.read_again(file.try_clone().unwrap(), 600);
+    layer.spool.read_again(file.try_clone().unwrap(), 600, false);
     for (name, at, size) in [("a", 400, T), ("b", 400 + T as u64, 2 * T)] {
         let mut from = &bytes[at as usize - 400..][..size];
         let mut read = |buffer: &mut [u8]| std::io::Read::read(&mut from, buffer).map_err(|_| unreachable!());
@@ -197,10 +198,15 @@ fn a_source_is_read_again_and_must_be_what_it_was() {
 fn what_is_to_come_first_lies_together_in_its_order_and_the_rest_as_ever() {
     let mut layer = Layer::new();
     let ids: Vec<NodeId> = (0..40u8).map(|n| layer.file(&format!("{n:02}"), &vec![n + 1; 9000])).collect();
+    layer.spool.complete().unwrap();
     let first = First::parse(b"30\n07\nnot-there\n21\n").unwrap();
     let planned = plan(&mut layer.tree, &layer.files, &layer.spool, T as u32, Some(&first));
     let mut chunks = Vec::new();
-    planned.read(&layer.spool, &mut |chunk| Ok(chunks.push(chunk))).unwrap();
+    let mut emit = |chunk| {
+        chunks.push(chunk);
+        Ok(())
+    };
+    planned.read(&layer.spool, &mut emit).unwrap();
     assert_eq!(chunks[0].len(), 3 * 12288);
     assert_eq!([0, 12288, 24576].map(|at| chunks[0][at]), [31, 8, 22]);
     let data = chunks.concat();
@@ -209,8 +215,66 @@ fn what_is_to_come_first_lies_together_in_its_order_and_the_rest_as_ever() {
     }
     let mut cuts = |first: Option<&First>| {
         let planned = plan(&mut layer.tree, &layer.files, &layer.spool, T as u32, first);
-        (planned.cuts, planned.digest.finalize())
+        (planned.cuts, planned.order)
     };
     assert_eq!(cuts(Some(&First::parse(b"not-there").unwrap())), cuts(None));
     assert_eq!(cuts(Some(&first)), cuts(Some(&first)));
+}
+
+/// A layer of these files, spooled, or read again where they lie one behind the other.
+fn layer_of(files: &[(String, Shape, Vec<u8>)], fixed: Option<bool>) -> (Layer, u64) {
+    use std::os::unix::fs::FileExt;
+    let (file, mut at) = (tempfile::tempfile().unwrap(), 0);
+    let mut layer = Layer::new();
+    if let Some(fixed) = fixed {
+        layer.spool.read_again(file.try_clone().unwrap(), 77, fixed);
+    }
+    for (name, shape, bytes) in files {
+        file.write_all_at(bytes, 77 + at).unwrap();
+        let mut from = &bytes[..];
+        let mut read = |buffer: &mut [u8]| std::io::Read::read(&mut from, buffer).map_err(|_| unreachable!());
+        let number = layer.spool.add_in_place(shape, at, &mut read).unwrap();
+        at += bytes.len() as u64;
+        let node = Node { attributes: Attributes::default(), kind: Kind::File(Content::EMPTY) };
+        layer.files.push((layer.tree.add(Tree::ROOT, name.as_bytes(), node).unwrap(), number));
+    }
+    let stored = layer.spool.stored();
+    (layer, stored)
+}
+
+#[test]
+fn contents_that_pass_and_those_that_are_read_later_give_the_same_chunks() {
+    let mut files = Vec::new();
+    let mut add = |map: Option<Vec<Extent>>, size: usize, bytes: Vec<u8>| {
+        files.push((format!("{}", files.len()), Shape { size: size as u64, map }, bytes));
+    };
+    for n in 0..200usize {
+        let size = [0, 1, 100, 5000, 5000, T - 1, T + 1, 300 << 10][n % 8];
+        // Some of a size are equal, some are not.
+        add(None, size, noise(&format!("{}", n % 24), size));
+    }
+    for start in [0usize, 4095, 4097, 100_000, 131_072, 200_000] {
+        for length in [250 << 10, 260 << 10, 270 << 10, 400 << 10, 700 << 10] {
+            let mut bytes = noise("around", 950_001);
+            bytes[start..start + length].fill(0);
+            add(None, bytes.len(), bytes);
+        }
+    }
+    for size in [256 << 10, (256 << 10) - 1, (256 << 10) - 4096, 1 << 20, (1 << 20) + 5] {
+        add(None, size, vec![0; size]);
+    }
+    let extent = |offset, length| Extent { offset, length };
+    add(Some(vec![extent(0, 10), extent(1 << 20, 10)]), 2 << 20, noise("h", 20));
+    add(Some(vec![extent(0, 10), extent(1 << 20, 10)]), 2 << 20, noise("h", 20));
+    add(Some(vec![extent(0, 5000)]), 5000, noise("3", 5000));
+    let mut results = Vec::new();
+    for fixed in [None, Some(false), Some(true)] {
+        let (mut layer, stored) = layer_of(&files, fixed);
+        assert_eq!(stored == 0, fixed.is_some());
+        let (plan, chunks) = layer.pack();
+        let contents: Vec<_> = layer.files.iter().map(|(id, _)| layer.tree.node(*id).kind.clone()).collect();
+        results.push((plan.blocks, plan.deduplicated, chunks, contents));
+    }
+    assert!(results[0].1 > 1_000_000, "some are equal");
+    assert!(results.windows(2).all(|pair| pair[0] == pair[1]));
 }

@@ -113,7 +113,7 @@ impl<'a> Session<'a> {
     async fn single(&self, input: Input, name: &str, bytes: Option<u64>) -> Result<Report> {
         let started = Instant::now();
         self.tell(&Event::Started { layer: name, bytes });
-        let (made, below) = self.build(input, Below::default()).await?;
+        let (made, below) = self.build(input, Below::default(), Lay::Not).await?;
         let made = made.map_err(|e| e.in_layer(name))?;
         let diff_id = made.diff_id();
         let report = report(&made, None, diff_id, &below, started);
@@ -245,16 +245,19 @@ impl<'a> Session<'a> {
         if let Some(slot) = slot {
             blob.stream = Box::new(slot.signing(blob.stream));
         }
-        self.build(Input::Layer(blob, layer.clone()), below).await
+        self.build(Input::Layer(blob, layer.clone()), below, Lay::Over).await
     }
 
     /// Makes a layer and lays it over the tree below, which comes back as it was where that fails.
-    async fn build(&self, input: Input, mut below: Below) -> Result<(Result<Made>, Below)> {
+    async fn build(&self, input: Input, mut below: Below, lay: Lay) -> Result<(Result<Made>, Below)> {
         let (settings, staged, runtime) = (self.settings.clone(), self.staged.clone(), Handle::current());
         // All in one thread: the allocator gives what one has freed to no other.
         let work = move || {
             let made = build::build(input, &below, &settings, &runtime);
-            let laid = made.and_then(|made| runtime.block_on(below.load(&staged, &made.entry)).map(|()| made));
+            let laid = made.and_then(|made| match lay {
+                Lay::Not => Ok(made),
+                Lay::Over => runtime.block_on(below.load(&staged, &made.entry)).map(|()| made),
+            });
             (laid, below)
         };
         let (made, below) = spawn_blocking(work).await.map_err(thread)?;
@@ -290,6 +293,13 @@ impl<'a> Session<'a> {
         let sizes = layers.into_iter().filter(|layer| layer.fresh.is_some()).map(|layer| layer.entry.size);
         self.tell(&Event::Storing(sizes.sum()));
     }
+}
+
+/// Whether a layer that was made is laid over the tree below it: where another will be made over it.
+#[derive(Debug, Clone, Copy)]
+enum Lay {
+    Not,
+    Over,
 }
 
 fn thread(error: tokio::task::JoinError) -> Error {

@@ -204,16 +204,28 @@ impl Blobs {
 pub struct OpenBlob {
     /// The bytes.
     pub stream: Box<dyn Read + Send>,
-    /// A regular file, and where the blob starts in it.
-    pub place: Option<(File, u64)>,
+    /// Where they are in a regular file.
+    pub place: Option<Place>,
+}
+
+/// Bytes of a file.
+#[derive(Debug)]
+pub struct Place {
+    /// The file.
+    pub file: File,
+    /// The first byte.
+    pub start: u64,
+    /// The byte behind the last.
+    pub end: u64,
 }
 
 impl OpenBlob {
     /// So many bytes of a file from `at` on, or what it has of them; a pipe or a device can be read once only, and from its
     /// start.
     pub fn part(mut file: File, at: u64, length: u64) -> io::Result<Self> {
-        let place = match file.metadata()?.is_file() {
-            true => Some((file.try_clone()?, at)),
+        let found = file.metadata()?;
+        let place = match found.is_file() {
+            true => Some(Place { file: file.try_clone()?, start: at, end: at.saturating_add(length).min(found.len()) }),
             false => None,
         };
         if at > 0 {

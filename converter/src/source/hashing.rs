@@ -24,7 +24,15 @@ impl<R: Read> Hashing<R> {
 
     /// Reads to the end; digest and number of all bytes.
     pub(super) fn finish(mut self) -> io::Result<(Digest, u64)> {
-        io::copy(&mut self, &mut io::sink())?;
+        let mut buffer = vec![0; 256 << 10];
+        loop {
+            match self.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
         Ok((Digest::from_bytes(self.hasher.finalize().into()), self.count))
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! * `open`: a source by its kind. * `layout`, `docker`, `remote`: from what a user names to an index or a manifest;
 //!   `image`: from there to images, `platform`: to which of them; `document`: what indexes, manifests and configs say.
-//! * `blobs`: where bytes are; `stream`: a layer's blob as its tar, by way of `gzip`, `hashing` and `ahead`.
+//! * `blobs`: where bytes are; `stream`: a layer's blob as its tar, by way of `gzip`, `hashing` and `ahead`; `in_place`: one
+//!   that is a tar in a file, which nobody changes while there is a `lease`.
 //!
 //! Everything here is untrusted: digests and sizes are checked while bytes are read, documents are bounded, names of
 //! blobs are digests and nothing else.
@@ -14,17 +15,20 @@ mod document;
 mod gzip;
 mod hashing;
 mod image;
+mod in_place;
 mod layout;
+mod lease;
 mod open;
 mod platform;
 mod remote;
 mod stream;
 
-pub use blobs::{Blobs, OpenBlob};
+pub use blobs::{Blobs, OpenBlob, Place};
 pub use docker::open as open_docker;
 pub use document::LayerBlob;
 pub(crate) use document::{Descriptor, MOUNTABLE, WirePlatform, parse};
 pub use image::{Image, Images};
+pub(crate) use in_place::{Headers, InPlace, Reading};
 pub use layout::open as open_layout;
 pub use open::{Opened, open};
 pub use platform::Platforms;

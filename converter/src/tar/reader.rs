@@ -6,12 +6,14 @@ use super::sparse::{self, Extent};
 use super::{Entry, Kind, Shape, TreePath, number};
 use crate::error::{Error, Result};
 use crate::limits::EXTENDED;
-use std::io::Read;
+use std::io::{self, Read};
 
 /// Reads entries from a decompressed tar stream.
 #[derive(Debug)]
 pub struct Reader<R> {
     input: R,
+    /// Passes over so many bytes of the input, or fewer; none at its end only.
+    pass: fn(&mut R, u64) -> io::Result<u64>,
     /// Bytes read of it.
     position: u64,
     /// Stored bytes of the current entry that are not read yet.
@@ -36,7 +38,12 @@ struct Extended {
 impl<R: Read> Reader<R> {
     /// A reader at the start of a stream.
     pub fn new(input: R) -> Self {
-        Self { input, position: 0, remaining: 0, padding: 0, ended: false, passed_over: Vec::new() }
+        Self::passing(input, read_over)
+    }
+
+    /// One that passes over data by `pass`, which takes how many bytes to pass, and gives how many it has: none at the end only.
+    pub fn passing(input: R, pass: fn(&mut R, u64) -> io::Result<u64>) -> Self {
+        Self { input, pass, position: 0, remaining: 0, padding: 0, ended: false, passed_over: Vec::new() }
     }
 
     /// The stream: behind the current entry's header, or what was read of its data, or the end of the archive.
@@ -51,7 +58,7 @@ impl<R: Read> Reader<R> {
             match self.input.read(&mut buffer) {
                 Ok(0) => return Ok(any),
                 Ok(got) => any |= buffer[..got].iter().any(|&byte| byte != 0),
-                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(Error::stream("reading behind the tar", e)),
             }
         }
@@ -121,12 +128,28 @@ impl<R: Read> Reader<R> {
             return Ok(0);
         }
         let got = self.input.read(&mut buffer[..want]).map_err(|e| Error::stream("reading the tar", e))?;
-        if got == 0 {
+        self.went(got as u64)?;
+        Ok(got)
+    }
+
+    /// Passes over what was not read of the current entry's data.
+    pub fn pass_data(&mut self) -> Result<()> {
+        while self.remaining > 0 {
+            let passed =
+                (self.pass)(&mut self.input, self.remaining).map_err(|e| Error::stream("reading the tar", e))?;
+            self.went(passed)?;
+        }
+        Ok(())
+    }
+
+    /// Counts bytes of the current entry's data.
+    fn went(&mut self, count: u64) -> Result<()> {
+        if count == 0 {
             return Err(Error::refused("the tar is truncated: unexpected end in the entry's data"));
         }
-        self.remaining -= got as u64;
-        self.position += got as u64;
-        Ok(got)
+        self.remaining -= count;
+        self.position += count;
+        Ok(())
     }
 
     fn entry(&mut self, header: &Header, extended: Extended, name: &[u8]) -> Result<Entry> {
@@ -257,11 +280,9 @@ impl<R: Read> Reader<R> {
     }
 
     fn skip(&mut self) -> Result<()> {
-        let mut buffer = [0; 8192];
-        while self.read(&mut buffer)? > 0 {}
+        self.pass_data()?;
         self.remaining = std::mem::take(&mut self.padding);
-        while self.read(&mut buffer)? > 0 {}
-        Ok(())
+        self.pass_data()
     }
 
     /// The next header; `None` at the end: two zero blocks, one and nothing more, or nothing more.
@@ -292,13 +313,20 @@ impl<R: Read> Reader<R> {
                 Ok(0) if at == 0 => return Ok(None),
                 Ok(0) => return Err(Error::refused("the tar is truncated: unexpected end in a header")),
                 Ok(got) => at += got,
-                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(Error::stream("reading the tar", e)),
             }
         }
         self.position += block.len() as u64;
         Ok(Some(block))
     }
+}
+
+/// Passes over bytes by reading them.
+fn read_over<R: Read>(input: &mut R, count: u64) -> io::Result<u64> {
+    let mut buffer = [0; 8192];
+    let want = buffer.len().min(usize::try_from(count).unwrap_or(usize::MAX));
+    input.read(&mut buffer[..want]).map(|got| got as u64)
 }
 
 /// The name by the strongest of the places that may hold it.

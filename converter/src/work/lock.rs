@@ -39,8 +39,12 @@ impl Lock {
             let opened = fs::create_dir_all(directory)
                 .and_then(|()| File::options().write(true).create(true).truncate(false).open(directory.join(LOCK)));
             let file = match opened {
-                // Its last holder has just removed it.
-                Err(e) if e.kind() == io::ErrorKind::NotFound && directory.parent().is_some_and(Path::is_dir) => {
+                // Its last holder has just removed it, or the directory when that had just been found.
+                Err(e)
+                    if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists)
+                        && directory.parent().is_some_and(Path::is_dir)
+                        && fs::symlink_metadata(directory).map_or(true, |found| found.is_dir()) =>
+                {
                     continue;
                 }
                 file => file?,

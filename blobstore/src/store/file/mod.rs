@@ -16,6 +16,7 @@ use bytes::Bytes;
 use descriptors::Descriptors;
 use futures_util::StreamExt;
 use futures_util::stream;
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -135,6 +136,11 @@ impl Inner {
     }
 }
 
+/// Opens the file that is to be stored.
+fn open_local(path: &Path) -> Result<File> {
+    File::open(path).map_err(|source| StoreError::Local { path: path.to_owned(), source })
+}
+
 /// Whether there is no object, as far as deleting it is concerned.
 fn gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory)
@@ -198,7 +204,7 @@ impl Store for FileStore {
     async fn upload(&self, key: &str, file: &Path) -> Result<()> {
         let local = file.to_owned();
         self.blocking(key, move |inner, key| {
-            let mut source = std::fs::File::open(&local).map_err(|error| inner.write_error(key, error))?;
+            let mut source = open_local(&local)?;
             let written = write::create(&inner.root, &inner.path(key), &mut source);
             written.map_err(|error| inner.write_error(key, error))
         })
@@ -208,7 +214,8 @@ impl Store for FileStore {
     async fn adopt(&self, key: &str, file: &Path) -> Result<()> {
         let local = file.to_owned();
         self.blocking(key, move |inner, key| {
-            let adopted = write::adopt(&inner.root, &inner.path(key), &local);
+            let source = open_local(&local)?;
+            let adopted = write::adopt(&inner.root, &inner.path(key), &local, &source);
             adopted.map_err(|error| inner.write_error(key, error))
         })
         .await

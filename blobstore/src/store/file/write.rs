@@ -19,28 +19,27 @@ pub(super) fn create<R: Read>(root: &Path, path: &Path, body: &mut R) -> io::Res
     sync_directory(parent)
 }
 
-/// Gives `file` the name `path` below `root` too, as if it had been written now, or copies it where that cannot be or would
-/// leave it with other permissions than a copy; else as [`create`].
-pub(super) fn adopt(root: &Path, path: &Path, file: &Path) -> io::Result<()> {
-    let source = File::open(file)?;
+/// Gives `file`, which is open as `source`, the name `path` below `root` too, as if it had been written now, or copies it
+/// where that cannot be or would leave it with other permissions than a copy; else as [`create`].
+pub(super) fn adopt(root: &Path, path: &Path, file: &Path, source: &File) -> io::Result<()> {
     if path.symlink_metadata().is_ok() {
         return Err(io::ErrorKind::AlreadyExists.into());
     }
     let parent = make_parents(root, path)?;
     // A link to a link would be one to what others can change.
     let regular = file.symlink_metadata()?.is_file() && source.metadata()?.dev() == parent.metadata()?.dev();
-    if !regular || gives_permissions(parent, &source)? {
-        return create(root, path, &mut &source);
+    if !regular || gives_permissions(parent, source)? {
+        return create(root, path, &mut &*source);
     }
     // What a collector goes by is when the object came into the store.
     let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
-    futimens(&source, &Timestamps { last_access: now, last_modification: now })?;
+    futimens(source, &Timestamps { last_access: now, last_modification: now })?;
     source.sync_all()?;
     match fs::hard_link(file, path) {
         Ok(()) => sync_directory(parent),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
         // Another mount of the device, a file system without links, a rule against them: whatever it is, a copy will tell.
-        Err(_) => create(root, path, &mut &source),
+        Err(_) => create(root, path, &mut &*source),
     }
 }
 

@@ -1,12 +1,14 @@
 //! What the service said, and what it means: between the S3 client's errors and a store's.
 
 use crate::causes;
+use crate::store::StoreError;
+use crate::store::client::{STALL, TOLD};
 use crate::store::refusal::{Refusal, TOLD_MAX, no_answer};
-use crate::store::{StoreError, client::STALL};
 use async_trait::async_trait;
-use http_body_util::{BodyExt, Limited};
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
 use object_store::Error;
-use object_store::client::{HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService};
+use object_store::client::{HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService};
 use std::error::Error as StdError;
 use std::io;
 
@@ -23,12 +25,29 @@ impl HttpService for Service {
             return Ok(answer);
         }
         let (head, body) = answer.into_parts();
-        // What does not come, or is too long, is not needed to know what the status means.
-        let told = tokio::time::timeout(STALL, Limited::new(body, TOLD_MAX).collect()).await;
-        let told = told.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default();
+        let told = match tokio::time::timeout(TOLD, beginning(body)).await {
+            Ok(told) => told.map_err(|e| HttpError::new(e.kind(), Broken(head.status, causes(&e))))?,
+            Err(late) => return Err(HttpError::new(HttpErrorKind::Timeout, Broken(head.status, late.to_string()))),
+        };
         let refusal = Refusal::new(head.status, &head.headers, &told);
         Err(HttpError::new(HttpErrorKind::Unknown, refusal))
     }
+}
+
+/// A refusal that did not come whole. What a status means stands in its body (of a 404: the object, the bucket or the upload).
+#[derive(Debug, thiserror::Error)]
+#[error("the server answers {0}, and then not why: {1}")]
+struct Broken(http::StatusCode, String);
+
+/// As much of a body as is looked at.
+async fn beginning(mut body: HttpResponseBody) -> Result<Bytes, HttpError> {
+    let mut told = BytesMut::new();
+    while told.len() < TOLD_MAX
+        && let Some(frame) = body.frame().await
+    {
+        told.extend_from_slice(&frame?.into_data().unwrap_or_default());
+    }
+    Ok(told.freeze())
 }
 
 /// What the server refused, if that is what an error is about.
@@ -47,11 +66,18 @@ pub(super) fn store_error(store: &str, key: &str, error: &Error) -> StoreError {
     if let Some(refusal) = find::<Refusal>(error) {
         return refusal.clone().into_error(store, key);
     }
-    // Ours went through the client.
-    if let Some(StoreError::Denied { what, .. }) = find(error) {
-        return StoreError::Denied { store: store.to_owned(), key: key.to_owned(), what: what.clone() };
-    }
     let (store, key) = (store.to_owned(), key.to_owned());
+    // Ours, of credentials, went through the client.
+    match find(error) {
+        Some(StoreError::Denied { what, .. }) => return StoreError::Denied { store, key, what: what.clone() },
+        Some(StoreError::Busy { what, after, .. }) => {
+            return StoreError::Busy { store, key, what: what.clone(), after: *after };
+        }
+        Some(StoreError::Io { source, .. }) => {
+            return StoreError::Io { store, key, source: io::Error::new(source.kind(), source.to_string()) };
+        }
+        _ => {}
+    }
     match find::<HttpError>(error) {
         Some(http) => {
             let kind = match http.kind() {

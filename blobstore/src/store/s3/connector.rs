@@ -8,17 +8,29 @@ use object_store::client::{HttpClient, HttpConnector};
 use object_store::{ClientConfigKey, ClientOptions, RetryConfig};
 use reqwest::Url;
 use reqwest::redirect::Policy;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Where credentials are asked for on a cloud's machine: it answers at once or is not there.
 const CONNECT_NEAR: Duration = Duration::from_secs(1);
 
-/// Gives the S3 client our HTTP clients.
+/// Gives the S3 client our HTTP clients, the same ones each time: what they know of certificates is much to read, and
+/// connections are theirs.
 #[derive(Debug, Clone)]
 pub(super) struct Connector {
-    pub(super) store: String,
+    store: String,
     pub(super) settings: Settings,
-    pub(super) target: Option<Url>,
+    target: Option<Url>,
+    /// By how they are to be.
+    made: Arc<Mutex<HashMap<(bool, Duration), HttpClient>>>,
+}
+
+impl Connector {
+    /// For the store at `store`, and what it is for as far as that is one place.
+    pub(super) fn new(store: &str, settings: &Settings, target: Option<Url>) -> Self {
+        Self { store: store.to_owned(), settings: settings.clone(), target, made: Arc::default() }
+    }
 }
 
 impl HttpConnector for Connector {
@@ -33,9 +45,15 @@ impl HttpConnector for Connector {
             // A signature is for one host.
             redirects: Policy::none,
         };
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = made.get(&(wanted.plain_http, wanted.connect)) {
+            return Ok(client.clone());
+        }
         let client = client(&self.store, &self.settings, &wanted);
         let client = client.map_err(|e| object_store::Error::Generic { store: "S3", source: Box::new(e) })?;
-        Ok(HttpClient::new(Service(client)))
+        let client = HttpClient::new(Service(client));
+        made.insert((wanted.plain_http, wanted.connect), client.clone());
+        Ok(client)
     }
 }
 
@@ -50,4 +68,19 @@ pub(super) fn builder(connector: Connector, allow_http: bool) -> AmazonS3Builder
 /// Options by which [`Connector`] tells the store's clients from those that ask for credentials.
 pub(super) fn options(allow_http: bool) -> ClientOptions {
     ClientOptions::new().with_connect_timeout(CONNECT).with_allow_http(allow_http)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_are_made_once_and_not_again_for_new_credentials() {
+        let connector = Connector::new("s3://b", &Settings::default(), None);
+        for _ in 0..3 {
+            connector.clone().connect(&options(false)).unwrap();
+            connector.connect(&ClientOptions::new().with_connect_timeout(Duration::from_millis(1))).unwrap();
+        }
+        assert_eq!(connector.made.lock().unwrap().len(), 2);
+    }
 }

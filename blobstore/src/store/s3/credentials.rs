@@ -8,17 +8,22 @@
 //! 6. a container's: `AWS_CONTAINER_CREDENTIALS_RELATIVE_URI`, or `…_FULL_URI` with `AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE`
 //! 7. the instance's metadata service, unless `AWS_EC2_METADATA_DISABLED`
 //!
+//! A service that cannot give them just now is one of the store that passes; one that says no, or a metadata service that
+//! is not there, denies access.
+//!
 //! Temporary ones are asked for anew five minutes before they end, files are read again when they change, and when the
 //! store denies access all of it is done again at once: clocks differ, and keys are revoked.
 
+use super::answer;
 use super::connector::{Connector, builder};
 use super::profile::{Kind, ProfileProvider, Profiles};
 use crate::causes;
-use crate::store::settings::{S3Settings, Settings};
+use crate::store::settings::{S3Settings, Secret, Settings};
 use crate::store::{Result, StoreError};
 use async_trait::async_trait;
 use object_store::aws::{AmazonS3ConfigKey, AwsCredential, AwsCredentialProvider};
 use object_store::{CredentialProvider, StaticCredentialProvider};
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -46,8 +51,8 @@ struct Current {
 enum Source {
     Fixed {
         key_id: String,
-        secret_key: String,
-        token: Option<String>,
+        secret_key: Secret,
+        token: Option<Secret>,
     },
     Profile(Profiles),
     /// Some service of the cloud's; the S3 client knows how to ask it.
@@ -60,7 +65,7 @@ enum Source {
 impl Credentials {
     /// Finds out where credentials are to be had; asks for none yet.
     pub(super) fn new(store: &str, settings: &Settings) -> Result<Self> {
-        let connector = Box::new(Connector { store: store.to_owned(), settings: settings.clone(), target: None });
+        let connector = Box::new(Connector::new(store, settings, None));
         let refuse = |what: String| StoreError::Unsupported { store: store.to_owned(), what };
         let (profiles, explicit) = Profiles::of(&settings.s3);
         let profile = profiles.read();
@@ -107,6 +112,19 @@ impl Credentials {
         *current = Current { provider, renewed: Some(Instant::now()) };
         true
     }
+
+    /// Why there are none, as the kind that callers act on: what passes where they come from passes.
+    fn none(&self, error: &object_store::Error) -> StoreError {
+        let what = format!("no credentials from {}: {}", self.told, causes(error));
+        let (store, key) = (self.store.clone(), String::new());
+        match answer::store_error(&store, &key, error) {
+            StoreError::Busy { after, .. } => StoreError::Busy { store, key, what, after },
+            StoreError::Io { source, .. } if !self.source.is_nowhere(source.kind()) => {
+                StoreError::Io { store, key, source: io::Error::new(source.kind(), what) }
+            }
+            _ => StoreError::Denied { store, key, what },
+        }
+    }
 }
 
 #[async_trait]
@@ -115,22 +133,27 @@ impl CredentialProvider for Credentials {
 
     async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
         let provider = self.current.lock().unwrap_or_else(PoisonError::into_inner).provider.clone();
-        provider.get_credential().await.map_err(|e| {
-            let what = format!("no credentials from {}: {}", self.told, causes(&e));
-            let denied = StoreError::Denied { store: self.store.clone(), key: String::new(), what };
-            object_store::Error::Generic { store: "S3", source: Box::new(denied) }
-        })
+        let none = |e| object_store::Error::Generic { store: "S3", source: Box::new(self.none(&e)) };
+        provider.get_credential().await.map_err(none)
     }
 }
 
 impl Source {
+    /// Whether a failure means that nothing is there to give any: nobody has said that this is a cloud's machine.
+    fn is_nowhere(&self, kind: io::ErrorKind) -> bool {
+        let guessed = |values: &[(AmazonS3ConfigKey, String)]| {
+            values.iter().all(|(key, _)| *key == AmazonS3ConfigKey::MetadataEndpoint)
+        };
+        kind == io::ErrorKind::NotConnected && matches!(self, Self::Service { values, .. } if guessed(values))
+    }
+
     /// Something that has not asked yet.
     fn provider(&self) -> std::result::Result<AwsCredentialProvider, String> {
         Ok(match self {
             Self::Fixed { key_id, secret_key, token } => Arc::new(StaticCredentialProvider::new(AwsCredential {
                 key_id: key_id.clone(),
-                secret_key: secret_key.clone(),
-                token: token.clone(),
+                secret_key: secret_key.expose().to_owned(),
+                token: token.as_ref().map(|token| token.expose().to_owned()),
             })),
             Self::Profile(profiles) => Arc::new(ProfileProvider::new(profiles.clone())),
             Self::Service { connector, values } => {
@@ -138,7 +161,7 @@ impl Source {
                 for (key, value) in values {
                     builder = builder.with_config(*key, value);
                 }
-                builder.build().map_err(|e| super::answer::told(&e))?.credentials().clone()
+                builder.build().map_err(|e| answer::told(&e))?.credentials().clone()
             }
         })
     }
@@ -146,11 +169,9 @@ impl Source {
 
 fn own(s3: &S3Settings) -> std::result::Result<Source, String> {
     match (&s3.access_key_id, &s3.secret_access_key) {
-        (Some(key_id), Some(secret)) => Ok(Source::Fixed {
-            key_id: key_id.clone(),
-            secret_key: secret.expose().to_owned(),
-            token: s3.session_token.as_ref().map(|token| token.expose().to_owned()),
-        }),
+        (Some(key_id), Some(secret)) => {
+            Ok(Source::Fixed { key_id: key_id.clone(), secret_key: secret.clone(), token: s3.session_token.clone() })
+        }
         _ => Err("[store.s3] access_key_id and secret_access_key belong together".to_owned()),
     }
 }
@@ -169,7 +190,7 @@ fn of_profile(profiles: Profiles, kind: Kind, connector: Box<Connector>) -> (Sou
 fn from_environment(s3: &S3Settings, connector: &Connector) -> Option<(Source, String)> {
     let get = |name: &str| s3.environment.get(name).map(str::to_owned);
     if let (Some(key_id), Some(secret_key)) = (get("AWS_ACCESS_KEY_ID"), get("AWS_SECRET_ACCESS_KEY")) {
-        let token = get("AWS_SESSION_TOKEN");
+        let (secret_key, token) = (secret_key.into(), get("AWS_SESSION_TOKEN").map(Secret::from));
         return Some((Source::Fixed { key_id, secret_key, token }, "AWS_ACCESS_KEY_ID".to_owned()));
     }
     let (token_file, role) = (get("AWS_WEB_IDENTITY_TOKEN_FILE")?, get("AWS_ROLE_ARN")?);

@@ -6,7 +6,7 @@
 //!   and is tried once more ([`credentials`]).
 //! * What is created is created under `If-None-Match: *`, large files when their upload is completed ([`upload`]). An
 //!   endpoint that passes over this condition would let writers replace each other's objects: it is put to the test
-//!   before the first write of a process, and not written to ([`condition`]).
+//!   before the first write of a process, and again before the first upload in parts, and not written to ([`condition`]).
 //! * Ranges are asked for with `If-Match` once the object's tag is known, one range a request.
 //! * A request is tried once: [`Retry`](super::Retry) is for the rest. Parts of an upload are tried again here.
 //!
@@ -18,27 +18,30 @@ mod condition;
 mod connect;
 mod connector;
 mod credentials;
+mod pending;
 mod profile;
 mod upload;
 
+use super::body::Body;
 use super::client::STALL;
 use super::identity::Identities;
 use super::settings::Settings;
-use super::{Result, Stat, Store, StoreError, WHOLE_MAX, check_key, check_prefix};
+use super::{Pieces, Result, Stat, Store, StoreError, WHOLE_MAX, check_key, check_prefix};
 use async_trait::async_trait;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use condition::Condition;
 use credentials::Credentials;
+use futures_util::StreamExt;
 use object_store::aws::AmazonS3;
 use object_store::path::Path as Location;
 use object_store::{Error, GetOptions, GetRange, GetResult, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use pending::Unfinished;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
-use tokio_stream::StreamExt;
 
 /// How long a small write may take, its body included.
 const WRITE: Duration = Duration::from_secs(120);
@@ -64,6 +67,7 @@ struct Inner {
     prefix: String,
     identities: Identities,
     condition: Condition,
+    unfinished: Unfinished,
 }
 
 impl S3Store {
@@ -71,8 +75,9 @@ impl S3Store {
     pub fn new(url: &str, settings: &Settings) -> Result<Self> {
         let connect::Connected { plain, creating, credentials, prefix } = connect::connect(url, settings)?;
         let url = url.trim_end_matches('/').to_owned();
-        let (identities, condition) = (Identities::new(), Condition::default());
-        Ok(Self { inner: Arc::new(Inner { url, plain, creating, credentials, prefix, identities, condition }) })
+        let (identities, condition, unfinished) = (Identities::new(), Condition::default(), Unfinished::default());
+        let inner = Inner { url, plain, creating, credentials, prefix, identities, condition, unfinished };
+        Ok(Self { inner: Arc::new(inner) })
     }
 }
 
@@ -123,7 +128,10 @@ impl Inner {
     }
 
     fn late(&self, key: &str, limit: Duration) -> StoreError {
-        let source = io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {limit:?}"));
+        self.io(key, io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {limit:?}")))
+    }
+
+    fn io(&self, key: &str, source: io::Error) -> StoreError {
         StoreError::Io { store: self.url.clone(), key: key.to_owned(), source }
     }
 
@@ -136,33 +144,20 @@ impl Inner {
     }
 
     /// The body of an answer, of a known length; nothing past it is read.
-    async fn body(&self, key: &str, answer: GetResult) -> Result<Bytes> {
-        let length = answer.range.end - answer.range.start;
-        let mut pieces = answer.into_stream();
-        let mut body = BytesMut::new();
-        while let Some(piece) = self.timed(key, STALL, pieces.next()).await? {
-            let piece = piece.map_err(|e| answer::store_error(&self.url, key, &e))?;
-            if (body.len() + piece.len()) as u64 > length {
-                return Err(self.answer(key, format!("more than the {length} bytes that were said to come")));
-            }
-            // One piece is the usual answer to a small range: it is not copied.
-            if body.is_empty() && piece.len() as u64 == length {
-                return Ok(piece);
-            }
-            body.extend_from_slice(&piece);
-        }
-        match body.len() as u64 == length {
-            true => Ok(body.freeze()),
-            false => Err(self.answer(key, format!("the body ended after {} of {length} bytes", body.len()))),
-        }
+    fn body(&self, key: &str, answer: GetResult) -> Body {
+        let (length, store, of) = (answer.range.end - answer.range.start, self.url.clone(), key.to_owned());
+        let told = move |piece: object_store::Result<Bytes>| piece.map_err(|e| answer::store_error(&store, &of, &e));
+        Body::new(&self.url, key, Box::pin(answer.into_stream().map(told)), length, true)
     }
 
-    async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
+    /// What was answered to a request for a range: that range, of one object.
+    async fn open(&self, key: &str, range: Range<u64>) -> Result<Body> {
         let location = self.location(key)?;
         let past = |size: u64| self.answer(key, format!("bytes {}..{} of an object of {size}", range.start, range.end));
         if range.start >= range.end {
             let size = self.stat(key).await?.size;
-            return if range.start == range.end && range.end <= size { Ok(Bytes::new()) } else { Err(past(size)) };
+            let empty = range.start == range.end && range.end <= size;
+            return if empty { Ok(Body::empty(&self.url, key)) } else { Err(past(size)) };
         }
         let mut known = self.identities.get(key);
         loop {
@@ -172,7 +167,7 @@ impl Inner {
             match self.raw(key, STALL, || self.plain.get_opts(&location, options.clone())).await? {
                 Ok(answer) if answer.range == range => {
                     self.identities.learn(key, answer.meta.e_tag.as_deref());
-                    return self.body(key, answer).await;
+                    return Ok(self.body(key, answer));
                 }
                 Ok(answer) => return Err(past(answer.meta.size)),
                 Err(error) if known.is_some() && status(&error) == Some(412) => {
@@ -212,8 +207,12 @@ impl Inner {
                 Err(error) => return Err(answer::store_error(&self.url, key, &error)),
             }
         }
+        Err(self.contended(key))
+    }
+
+    fn contended(&self, key: &str) -> StoreError {
         let what = "other writers are at it all the time".to_owned();
-        Err(StoreError::Busy { store: self.url.clone(), key: key.to_owned(), what, after: None })
+        StoreError::Busy { store: self.url.clone(), key: key.to_owned(), what, after: None }
     }
 
     /// An error where there is an object. Asked before a body that is more than a socket takes: a service that says no at
@@ -268,11 +267,15 @@ impl Store for S3Store {
         if answer.meta.size > WHOLE_MAX {
             return Err(inner.answer(key, format!("{} bytes, too many to be read at once", answer.meta.size)));
         }
-        inner.body(key, answer).await
+        inner.body(key, answer).collect().await
     }
 
     async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
-        self.inner.get_range(key, range).await
+        self.inner.open(key, range).await?.collect().await
+    }
+
+    async fn read(&self, key: &str, range: Range<u64>) -> Result<Pieces> {
+        Ok(self.inner.open(key, range).await?.pieces())
     }
 
     async fn stat(&self, key: &str) -> Result<Stat> {
@@ -305,5 +308,9 @@ impl Store for S3Store {
             Err(StoreError::NotFound { .. }) => Ok(()),
             done => done,
         }
+    }
+
+    async fn settle(&self) {
+        self.inner.unfinished.settled().await;
     }
 }

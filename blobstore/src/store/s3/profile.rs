@@ -13,6 +13,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The larger of two usual files has some kilobytes.
 const FILE_MAX: u64 = 1 << 20;
@@ -166,32 +167,50 @@ fn entries(text: &str) -> Vec<(String, Option<String>, String)> {
     entries
 }
 
-/// What the files say, and what they looked like then.
-type Kept = (Vec<Option<(u64, u64, i64, i64)>>, Arc<AwsCredential>);
+/// How often the files are looked at, at most: every request wants credentials.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// A profile's own keys, read again when the files change.
-#[derive(Debug)]
+/// What the files say, what they looked like then, and when they were last looked at.
+#[derive(Debug, Clone)]
+struct Kept {
+    stamp: Vec<Option<(u64, u64, i64, i64)>>,
+    credential: Arc<AwsCredential>,
+    looked: Instant,
+}
+
+/// A profile's own keys, read again when the files change. Cheap to clone.
+#[derive(Debug, Clone)]
 pub(super) struct ProfileProvider {
     profiles: Profiles,
-    kept: Mutex<Option<Kept>>,
+    every: Duration,
+    kept: Arc<Mutex<Option<Kept>>>,
 }
 
 impl ProfileProvider {
     pub(super) fn new(profiles: Profiles) -> Self {
-        Self { profiles, kept: Mutex::default() }
+        Self { profiles, every: LOOK_EVERY, kept: Arc::default() }
     }
 
-    fn credential(&self) -> Result<Arc<AwsCredential>, String> {
+    /// What is known, unless it is time to look again.
+    fn known(&self) -> Option<Arc<AwsCredential>> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(kept.as_ref().filter(|kept| kept.looked.elapsed() < self.every)?.credential.clone())
+    }
+
+    fn look(&self) -> Result<Arc<AwsCredential>, String> {
         // Looked at before it is read: what changes in between is read again next time.
-        let stamp = self.profiles.stamp();
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, credential)) = kept.as_ref().filter(|(before, _)| *before == stamp) {
-            return Ok(credential.clone());
-        }
-        let profile = self.profiles.read()?.ok_or_else(|| self.profiles.missing())?;
-        let credential = profile.credential().map(Arc::new);
-        let credential = credential.ok_or("it has no aws_access_key_id and aws_secret_access_key")?;
-        *kept = Some((stamp, credential.clone()));
+        let (looked, stamp) = (Instant::now(), self.profiles.stamp());
+        let before = self.kept.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let credential = match before.filter(|before| before.stamp == stamp) {
+            Some(before) => before.credential,
+            None => {
+                let profile = self.profiles.read()?.ok_or_else(|| self.profiles.missing())?;
+                let credential = profile.credential().map(Arc::new);
+                credential.ok_or("it has no aws_access_key_id and aws_secret_access_key")?
+            }
+        };
+        let kept = Kept { stamp, credential: credential.clone(), looked };
+        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
         Ok(credential)
     }
 }
@@ -201,7 +220,12 @@ impl CredentialProvider for ProfileProvider {
     type Credential = AwsCredential;
 
     async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
-        self.credential().map_err(|e| object_store::Error::Generic { store: "S3", source: e.into() })
+        if let Some(known) = self.known() {
+            return Ok(known);
+        }
+        let own = self.clone();
+        let looked = tokio::task::spawn_blocking(move || own.look()).await.unwrap_or_else(|e| Err(e.to_string()));
+        looked.map_err(|e| object_store::Error::Generic { store: "S3", source: e.into() })
     }
 }
 
@@ -245,13 +269,27 @@ mod tests {
         let text = |key: &str| format!("[ci]\naws_access_key_id = {key}\naws_secret_access_key = s\n");
         let dir = home(&text("one"), "");
         let provider = ProfileProvider::new(profiles(dir.path(), "ci"));
-        assert_eq!(provider.credential().unwrap().key_id, "one");
+        assert_eq!(provider.look().unwrap().key_id, "one");
         // As rotators do: a new file under the old name.
         std::fs::write(dir.path().join("new"), text("two")).unwrap();
         std::fs::rename(dir.path().join("new"), dir.path().join(".aws/credentials")).unwrap();
-        assert_eq!(provider.credential().unwrap().key_id, "two");
+        assert_eq!(provider.look().unwrap().key_id, "two");
         std::fs::write(dir.path().join(".aws/credentials"), "[ci]\n").unwrap();
-        assert!(provider.credential().unwrap_err().contains("aws_access_key_id"));
+        assert!(provider.look().unwrap_err().contains("aws_access_key_id"));
+    }
+
+    #[tokio::test]
+    async fn the_files_are_looked_at_now_and_then_and_not_for_each_request() {
+        let text = |key: &str| format!("[ci]\naws_access_key_id = {key}\naws_secret_access_key = s\n");
+        let dir = home(&text("one"), "");
+        let often = ProfileProvider { every: Duration::ZERO, ..ProfileProvider::new(profiles(dir.path(), "ci")) };
+        let rarely = ProfileProvider { every: Duration::MAX, ..ProfileProvider::new(profiles(dir.path(), "ci")) };
+        for provider in [&often, &rarely] {
+            assert_eq!(provider.get_credential().await.unwrap().key_id, "one");
+        }
+        std::fs::write(dir.path().join(".aws/credentials"), text("another")).unwrap();
+        assert_eq!(often.get_credential().await.unwrap().key_id, "another");
+        assert_eq!(rarely.get_credential().await.unwrap().key_id, "one");
     }
 
     #[test]

@@ -1,21 +1,21 @@
 //! A local file to a bucket: in one request when it is small, else in parts, some of them under way at once.
 //!
 //! An object is there when its last request is answered, and before it is not. What does not come to that is aborted:
-//! also when the caller goes away. A process that is killed leaves its parts, which are paid for and never seen: a
+//! also when the caller goes away ([`pending`](super::pending)). A process that is killed leaves its parts, which are paid for and never seen: a
 //! lifecycle rule of the bucket is for those.
 
+use super::pending::Pending;
 use super::{CONFLICTS, Inner, answer, status};
 use crate::store::client::STALL;
-use crate::store::retry::tried;
+use crate::store::retry::{tried, waited};
 use crate::store::{Result, StoreError};
 use bytes::Bytes;
-use object_store::aws::AmazonS3;
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path as Location;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::{JoinSet, spawn_blocking};
@@ -33,42 +33,55 @@ const IN_FLIGHT: usize = 4;
 /// How long one part may take.
 const PART_TIME: Duration = Duration::from_secs(300);
 
-/// When a service has noticed that a connection is gone.
-const SETTLED: Duration = Duration::from_secs(2);
-
 /// How long the service may take to put the parts together.
 const COMPLETION: Duration = Duration::from_secs(600);
 
 pub(super) async fn upload(inner: &Arc<Inner>, key: &str, file: &Path) -> Result<()> {
     let location = inner.location(key)?;
-    let local = |source: io::Error| StoreError::Io { store: inner.url.clone(), key: key.to_owned(), source };
-    let path = file.to_owned();
-    let opened = blocking(move || File::open(&path).and_then(|file| Ok((file.metadata()?.len(), file)))).await;
-    let (length, file) = opened.map_err(local)?;
-    let file = Arc::new(file);
+    let file = Arc::new(Local::open(file).await?);
+    let length = file.length;
     if length <= PART {
-        let body = read(&file, 0, length).await.map_err(local)?;
+        let body = file.read(0, length).await?;
         return tried(|| inner.create(key, body.clone())).await;
     }
-    inner.check_condition().await?;
+    inner.check_upload_condition().await?;
     tried(|| inner.check_absent(key)).await?;
-    let begin = || inner.asked(key, STALL, || inner.plain.create_multipart(&location));
-    let id = tried(begin).await?;
-    let pending = Pending { client: inner.plain.clone(), location, id, armed: true };
-    let sent = send(inner, key, &pending, &file, length).await;
-    let done = match sent {
-        Ok(parts) => complete(inner, key, &pending, &parts, length).await,
+    // Where another writer was at it at the end, what was sent cannot be used: once more, if nothing came of the other.
+    for tries in 1..=2 {
+        match send_all(inner, key, &location, &file).await? {
+            Completion::Done => return Ok(()),
+            Completion::Conflict => waited(&inner.contended(key), tries).await,
+        };
+        tried(|| inner.check_absent(key)).await?;
+    }
+    Err(inner.contended(key))
+}
+
+/// How an upload ended that did not fail.
+#[derive(Debug, PartialEq, Eq)]
+enum Completion {
+    Done,
+    /// Another write of this object was under way: this upload cannot be completed.
+    Conflict,
+}
+
+/// One upload, from its beginning to its end.
+async fn send_all(inner: &Arc<Inner>, key: &str, location: &Location, file: &Arc<Local>) -> Result<Completion> {
+    let pending = Pending::begin(inner, key, location.clone()).await?;
+    let ended = match send(inner, key, &pending, file).await {
+        Ok(parts) => complete(inner, key, &pending, &parts, file.length).await,
         Err(error) => Err(error),
     };
-    match done {
-        Ok(()) => pending.done(),
-        Err(_) => pending.abort().await,
+    match ended {
+        Ok(Completion::Done) => pending.done(),
+        _ => pending.abort().await,
     }
-    done
+    ended
 }
 
 /// Sends all parts; gives what the service calls them, in order.
-async fn send(inner: &Arc<Inner>, key: &str, pending: &Pending, file: &Arc<File>, length: u64) -> Result<Vec<PartId>> {
+async fn send(inner: &Arc<Inner>, key: &str, pending: &Pending, file: &Arc<Local>) -> Result<Vec<PartId>> {
+    let length = file.length;
     let part = part_length(length);
     let count = length.div_ceil(part);
     let mut sent: Vec<Option<PartId>> = vec![None; count as usize];
@@ -84,8 +97,7 @@ async fn send(inner: &Arc<Inner>, key: &str, pending: &Pending, file: &Arc<File>
             next += 1;
         }
         let Some(ended) = tasks.join_next().await else { break };
-        let failed = |e| StoreError::Io { store: inner.url.clone(), key: key.to_owned(), source: io::Error::other(e) };
-        match ended.map_err(failed) {
+        match ended.map_err(|e| inner.io(key, io::Error::other(e))) {
             Ok(Ok((number, id))) => sent[number] = Some(id),
             Ok(Err(error)) | Err(error) => {
                 // A part that arrives after the upload was aborted would stay: what is under way comes to its end first.
@@ -103,86 +115,53 @@ async fn send_part(
     location: &Location,
     id: &String,
     number: usize,
-    file: &Arc<File>,
+    file: &Arc<Local>,
     range: std::ops::Range<u64>,
 ) -> Result<(usize, PartId)> {
-    let body = read(file, range.start, range.end - range.start).await;
-    let local = |source| StoreError::Io { store: inner.url.clone(), key: key.to_owned(), source };
-    let body = body.map_err(local)?;
+    let body = file.read(range.start, range.end - range.start).await?;
     let put = || inner.asked(key, PART_TIME, || inner.plain.put_part(location, id, number, body.clone().into()));
     Ok((number, tried(put).await?))
 }
 
 /// Makes the parts an object, unless there is one.
-async fn complete(inner: &Inner, key: &str, pending: &Pending, parts: &[PartId], length: u64) -> Result<()> {
-    let mut last = None;
-    for _ in 0..CONFLICTS {
+async fn complete(inner: &Inner, key: &str, pending: &Pending, parts: &[PartId], length: u64) -> Result<Completion> {
+    // Whether an answer that was not heard may have been yes.
+    let mut lost = false;
+    for tries in 1..=CONFLICTS {
         let request = || inner.creating.complete_multipart(&pending.location, &pending.id, parts.to_vec());
         let error = match inner.raw(key, COMPLETION, request).await {
-            Ok(Ok(_)) => return Ok(()),
-            Ok(Err(error)) if status(&error) == Some(412) => return Err(inner.exists(key)),
-            // The first answer was lost, and what it said was yes.
-            Ok(Err(error)) if status(&error) == Some(404) && last.is_some() => {
-                return match inner.stat(key).await {
-                    Ok(found) if found.size == length => Ok(()),
-                    _ => Err(answer::store_error(&inner.url, key, &error)),
-                };
-            }
+            Ok(Ok(_)) => return Ok(Completion::Done),
             Ok(Err(error)) => {
-                let conflict = status(&error) == Some(409);
-                let error = answer::store_error(&inner.url, key, &error);
-                if !conflict && !matches!(error, StoreError::Busy { .. } | StoreError::Io { .. }) {
-                    return Err(error);
+                let told = answer::store_error(&inner.url, key, &error);
+                match status(&error) {
+                    Some(412) => return Err(inner.exists(key)),
+                    Some(404) if lost => return Err(inner.made_perhaps(key, length, told).await),
+                    // The service's own word for it is ConditionalRequestConflict; that id cannot be completed any more.
+                    Some(409) if !matches!(told, StoreError::Busy { .. }) => return Ok(Completion::Conflict),
+                    refused => lost |= refused.is_none_or(|status| status >= 500),
                 }
+                told
+            }
+            Err(error) => {
+                lost = true;
                 error
             }
-            Err(error) => error,
         };
-        last = Some(error);
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    Err(last.unwrap_or_else(|| inner.late(key, COMPLETION)))
-}
-
-/// An upload that is begun; aborted when it is dropped without having come to an end.
-struct Pending {
-    client: AmazonS3,
-    location: Location,
-    id: String,
-    armed: bool,
-}
-
-impl Pending {
-    fn done(mut self) {
-        self.armed = false;
-    }
-
-    /// Has the service forget the parts. Where it does not, they are waste and no harm.
-    async fn abort(mut self) {
-        self.armed = false;
-        abort(&self.client, &self.location, &self.id).await;
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        if self.armed {
-            let (client, location, id) = (self.client.clone(), self.location.clone(), std::mem::take(&mut self.id));
-            runtime.spawn(async move {
-                abort(&client, &location, &id).await;
-                // The service may still have been taking in a part whose connection is gone by now.
-                tokio::time::sleep(SETTLED).await;
-                let _ = timeout(STALL, client.abort_multipart(&location, &id)).await;
-            });
+        if tries == CONFLICTS || !waited(&error, tries).await {
+            return Err(error);
         }
     }
+    Err(inner.contended(key))
 }
 
-async fn abort(client: &AmazonS3, location: &Location, id: &String) {
-    let answer = timeout(STALL, client.abort_multipart(location, id)).await;
-    if !matches!(answer, Ok(Ok(()))) {
-        tracing::warn!(%location, "an upload was not completed, and its parts could not be removed");
+impl Inner {
+    /// The error of a completion of which an earlier answer was lost, and that now finds no upload: where there is an object
+    /// of this length, it was probably made by this upload. Callers look at what exists; a yes would be a guess.
+    async fn made_perhaps(&self, key: &str, length: u64, error: StoreError) -> StoreError {
+        match tried(|| self.stat(key)).await {
+            Ok(found) if found.size == length => self.exists(key),
+            _ => error,
+        }
     }
 }
 
@@ -191,19 +170,41 @@ fn part_length(length: u64) -> u64 {
     PART.max(length.div_ceil(PARTS).next_multiple_of(1 << 20))
 }
 
-async fn read(file: &Arc<File>, at: u64, length: u64) -> io::Result<Bytes> {
-    let file = file.clone();
-    blocking(move || {
-        // Fits: a part is some megabytes.
-        let mut body = vec![0; length as usize];
-        file.read_exact_at(&mut body, at)?;
-        Ok(body.into())
-    })
-    .await
+/// The file that is sent.
+struct Local {
+    path: PathBuf,
+    file: File,
+    length: u64,
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    spawn_blocking(work).await.unwrap_or_else(|e| Err(io::Error::other(e)))
+impl Local {
+    async fn open(path: &Path) -> Result<Self> {
+        let path = path.to_owned();
+        blocking(path.clone(), move || {
+            let file = File::open(&path)?;
+            Ok(Self { length: file.metadata()?.len(), file, path })
+        })
+        .await
+    }
+
+    async fn read(self: &Arc<Self>, at: u64, length: u64) -> Result<Bytes> {
+        let own = self.clone();
+        blocking(self.path.clone(), move || {
+            // Fits: a part is some megabytes.
+            let mut body = vec![0; length as usize];
+            own.file.read_exact_at(&mut body, at)?;
+            Ok(body.into())
+        })
+        .await
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    path: PathBuf,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T> {
+    let done = spawn_blocking(work).await.unwrap_or_else(|e| Err(io::Error::other(e)));
+    done.map_err(|source| StoreError::Local { path, source })
 }
 
 #[cfg(test)]

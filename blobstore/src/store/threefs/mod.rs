@@ -35,7 +35,7 @@ pub struct ThreeFsStore {
 #[derive(Debug)]
 enum Reader {
     Direct(Direct),
-    Usrbio(Usrbio),
+    Usrbio(Box<Usrbio>),
 }
 
 impl Reader {
@@ -60,7 +60,7 @@ impl ThreeFsStore {
                     store: files.url().to_owned(),
                     what: format!("[store] usrbio: cannot load 3FS's library {}: {e}", library.display()),
                 };
-                Reader::Usrbio(Usrbio::new(library, &root).map_err(refuse)?)
+                Reader::Usrbio(Box::new(Usrbio::new(library, &root).map_err(refuse)?))
             }
         };
         Ok(Self { files, root, reader: Arc::new(reader) })

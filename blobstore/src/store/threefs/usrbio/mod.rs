@@ -2,12 +2,15 @@
 //! its limit on one read.
 //!
 //! A few rings, each used by one reader at a time; a range goes through in pieces, a ring's memory full at a time, and is
-//! copied out. A ring that broke is replaced. Whoever waits for a ring or an answer has a deadline.
+//! copied out. A ring of which a request did not come back is lost with its memory, and replaced; after a few of them
+//! ranges are read directly ([`Direct`]): 3FS's own process is not well, or was started anew and knows no rings.
+//! Whoever waits for a ring or an answer has a deadline.
 
 #[allow(unsafe_code)]
 mod sys;
 
 use super::super::file::descriptors::{Descriptors, open_object};
+use super::direct::Direct;
 use bytes::Bytes;
 use lru::LruCache;
 use std::ffi::CString;
@@ -23,6 +26,9 @@ use sys::{Api, Piece, Registered, Ring};
 
 /// Readers that are served at once.
 const RINGS: usize = 8;
+
+/// Rings that may be lost before they are given up: of their memory that stays taken.
+const LOST_MAX: usize = 8;
 
 /// One request.
 const PIECE: usize = 512 << 10;
@@ -45,12 +51,17 @@ pub(super) struct Usrbio {
     registered: Mutex<LruCache<usize, Arc<Registered>>>,
     rings: Mutex<Rings>,
     returned: Condvar,
+    /// For when the rings are given up.
+    direct: Direct,
 }
 
 #[derive(Default)]
 struct Rings {
     idle: Vec<Ring>,
+    /// Idle or in use.
     made: usize,
+    /// Of which a request did not come back.
+    lost: usize,
     mount: Option<CString>,
 }
 
@@ -64,11 +75,15 @@ impl Usrbio {
             registered: Mutex::new(LruCache::new(KEPT)),
             rings: Mutex::default(),
             returned: Condvar::new(),
+            direct: Direct::new(),
         })
     }
 
     /// The bytes of a range, or the file's size where the range reaches past it.
     pub(super) fn read(&self, path: &Path, range: Range<u64>) -> io::Result<Result<Bytes, u64>> {
+        if self.lock().lost >= LOST_MAX {
+            return self.direct.read(path, range);
+        }
         let (file, size) = self.descriptors.get(path)?;
         if range.start > range.end || range.end > size {
             return Ok(Err(size));
@@ -77,7 +92,7 @@ impl Usrbio {
             return Ok(Ok(Bytes::new()));
         }
         let file = self.register(file)?;
-        let mut ring = self.take()?;
+        let Some(mut ring) = self.take()? else { return self.direct.read(path, range) };
         let read = read_with(&mut ring, &file, range);
         self.give_back(ring);
         read.map(Ok)
@@ -94,16 +109,19 @@ impl Usrbio {
         Ok(new)
     }
 
-    /// A ring that nobody else uses; one is made where there are not all yet.
-    fn take(&self) -> io::Result<Ring> {
+    /// A ring that nobody else uses; one is made where there are not all yet. `None` when they are given up.
+    fn take(&self) -> io::Result<Option<Ring>> {
         let end = Instant::now() + LIMIT;
         let mut rings = self.lock();
         loop {
+            if rings.lost >= LOST_MAX {
+                return Ok(None);
+            }
             if let Some(ring) = rings.idle.pop() {
-                return Ok(ring);
+                return Ok(Some(ring));
             }
             if rings.made < RINGS {
-                return self.make(&mut rings);
+                return self.make(&mut rings).map(Some);
             }
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -126,12 +144,29 @@ impl Usrbio {
 
     fn give_back(&self, ring: Ring) {
         let mut rings = self.lock();
+        let mut given_up = Vec::new();
         match ring.is_broken() {
-            true => rings.made -= 1,
+            true => {
+                rings.made -= 1;
+                rings.lost += 1;
+                if rings.lost == LOST_MAX {
+                    tracing::warn!(root = %self.root.display(), "3FS's process does not answer: it is read directly");
+                }
+            }
             false => rings.idle.push(ring),
         }
+        let lost = rings.lost >= LOST_MAX;
+        if lost {
+            given_up = std::mem::take(&mut rings.idle);
+            rings.made -= given_up.len();
+        }
         drop(rings);
-        self.returned.notify_one();
+        drop(given_up);
+        match lost {
+            // Those who wait are to go another way.
+            true => self.returned.notify_all(),
+            false => self.returned.notify_one(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Rings> {
@@ -192,16 +227,32 @@ mod tests {
         std::fs::write(dir.path().join("x.never"), [0; 1000]).unwrap();
         std::fs::write(dir.path().join("y"), [7; 1000]).unwrap();
         let usrbio = Usrbio::new(&library, dir.path()).unwrap();
-        let piece = [Piece { at: 0, offset: 0, length: 1000 }];
-        for _ in 0..3 * RINGS {
+        let lose = |mut ring: Ring| {
+            let piece = [Piece { at: 0, offset: 0, length: 1000 }];
             let never = usrbio.register(usrbio.descriptors.get(&dir.path().join("x.never")).unwrap().0).unwrap();
-            let mut ring = usrbio.take().unwrap();
             let error = ring.read(&never, &piece, Duration::from_millis(20)).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::TimedOut);
             assert!(ring.is_broken() && ring.read(&never, &piece, LIMIT).is_err());
             usrbio.give_back(ring);
+        };
+        let read = || {
             assert_eq!(usrbio.read(&dir.path().join("y"), 1..999).unwrap().unwrap(), vec![7; 998]);
+            assert_eq!(usrbio.read(&dir.path().join("y"), 1..1001).unwrap().unwrap_err(), 1000);
+        };
+        for _ in 1..LOST_MAX {
+            lose(usrbio.take().unwrap().unwrap());
+            read();
         }
-        assert_eq!(usrbio.lock().made, 1);
+        let count = |count: fn(&Rings) -> usize| count(&usrbio.lock());
+        assert_eq!((count(|rings| rings.made), count(|rings| rings.lost)), (1, LOST_MAX - 1));
+        // Another is idle when the last is lost that may be, and one more is in use.
+        let three = [(); 3].map(|()| usrbio.take().unwrap().unwrap());
+        let [idle, last, used] = three;
+        usrbio.give_back(idle);
+        lose(last);
+        assert!(usrbio.take().unwrap().is_none());
+        read();
+        usrbio.give_back(used);
+        assert_eq!((count(|rings| rings.made), count(|rings| rings.idle.len())), (0, 0), "none is kept, and none made");
     }
 }

@@ -225,14 +225,16 @@ impl Ring {
 
     /// The result of each of `count` requests, by number.
     fn wait(&mut self, count: usize, limit: Duration) -> io::Result<Vec<i64>> {
-        let until = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default() + limit;
-        let until = Timespec { seconds: until.as_secs() as i64, nanoseconds: until.subsec_nanos().into() };
         let (mut results, mut left, end) = (vec![None; count], count, Instant::now() + limit);
         let none = Cqe { index: 0, reserved: 0, result: 0, userdata: std::ptr::null() };
         let mut came = vec![none; count];
         while left > 0 {
             // Fits: there are no more than a ring has entries.
             let asked = left as c_int;
+            // By the wall clock, as the library wants it, anew each time: that clock may be set.
+            let until = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+                + end.saturating_duration_since(Instant::now());
+            let until = Timespec { seconds: until.as_secs() as i64, nanoseconds: until.subsec_nanos().into() };
             // SAFETY: room for as many results as are told.
             let got = unsafe { (self.api.0.wait_for_ios)(&**self.ior, came.as_mut_ptr(), asked, asked, &until) };
             let got = checked(got)?;
