@@ -7,7 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use benches::images::{image, run_program};
-use benches::lazy::{Contender, Lamina, compare};
+use benches::lazy::{Contender, Ext4, Lamina, compare};
 use benches::{Report, drop_caches, tiny};
 use std::fs::{self, File};
 use std::io::Read;
@@ -76,23 +76,6 @@ fn read_tree(root: &Path, threads: usize) {
     });
 }
 
-struct Ext4(PathBuf);
-
-impl Contender for Ext4 {
-    fn name(&self) -> String {
-        "ext4, local".to_owned()
-    }
-
-    fn begin(&mut self) -> PathBuf {
-        drop_caches();
-        self.0.clone()
-    }
-
-    fn end(&mut self) -> Vec<(String, f64)> {
-        Vec::new()
-    }
-}
-
 struct KernelErofs {
     image: PathBuf,
     mount: PathBuf,
@@ -122,14 +105,6 @@ fn lamina(image: &Path, latency: &str) -> Lamina {
     Lamina::new(format!("Lamina, nothing local, {latency} away"), image, &[], latency)
 }
 
-/// The tree as files on the disk, copied from Lamina's own mount.
-fn copy_tree(from: &mut Lamina, to: &Path) {
-    let source = from.begin();
-    let status = Command::new("cp").args(["-a", "--one-file-system"]).arg(source).arg(to).status();
-    assert!(status.unwrap().success());
-    from.end();
-}
-
 fn kernel_image(tree: &Path, work: &Path, kind: &'static str, options: &[&str]) -> KernelErofs {
     let image = work.join(format!("{kind}.erofs"));
     let made = Command::new("mkfs.erofs").args(options).arg(&image).arg(tree).stdout(Stdio::null()).status();
@@ -147,10 +122,10 @@ fn main() {
     // On the disk that holds the clone, not on what /tmp may be.
     let work = tempfile::tempdir_in(image.parent().unwrap()).unwrap();
     let mut near = lamina(&image, "0s");
-    let tree = work.path().join("tree");
-    copy_tree(&mut near, &tree);
+    let local = Ext4::copied(&mut near, &work.path().join("tree"));
+    let tree = local.0.clone();
     let mut contenders: Vec<Box<dyn Contender>> = vec![
-        Box::new(Ext4(tree.clone())),
+        Box::new(local),
         Box::new(kernel_image(&tree, work.path(), "plain", &[])),
         Box::new(kernel_image(&tree, work.path(), "lz4hc", &["-zlz4hc"])),
         Box::new(near),

@@ -1,8 +1,11 @@
 //! Comparisons of what begins cold, and Lamina as a contender in them.
 
 use crate::{Report, Row, drop_caches, median};
+use blobstore::layer::Index;
+use blobstore::profile::Profile;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -14,6 +17,9 @@ pub const IMAGE: &str = "bench.local/image:1";
 
 /// Lines of `[fetch]`: each chunk that is read is a request, and there are no others.
 pub const NOTHING_AHEAD: &str = "readahead = 0\nneighbours = false\ncoalesce = 0\nhedge = \"off\"\n";
+
+/// Lines of `[profile]`: a run leaves nothing to the next one.
+const NO_PROFILE: &str = "record = \"off\"\nreplay = 0\n";
 
 /// The same of a directory.
 const LAYER: &str = "base/bench:1";
@@ -58,12 +64,42 @@ pub fn compare(
     }
 }
 
+/// A tree as files on the disk.
+pub struct Ext4(pub PathBuf);
+
+impl Ext4 {
+    /// The tree that Lamina shows, copied.
+    pub fn copied(from: &mut Lamina, to: &Path) -> Self {
+        let source = from.begin();
+        let status = Command::new("cp").args(["-a", "--one-file-system"]).arg(source).arg(to).status();
+        assert!(status.unwrap().success());
+        from.end();
+        Self(to.to_owned())
+    }
+}
+
+impl Contender for Ext4 {
+    fn name(&self) -> String {
+        "ext4, local".to_owned()
+    }
+
+    fn begin(&mut self) -> PathBuf {
+        drop_caches();
+        self.0.clone()
+    }
+
+    fn end(&mut self) -> Vec<(String, f64)> {
+        Vec::new()
+    }
+}
+
 /// An image converted into a store with latency, nothing of it local: each run has a new cache and a new daemon.
 pub struct Lamina {
     node: Node,
     name: String,
     reference: &'static str,
     watch: Option<InFlight>,
+    at_once: bool,
 }
 
 impl Lamina {
@@ -85,10 +121,58 @@ impl Lamina {
     }
 
     fn of(convert: Vec<&str>, name: String, reference: &'static str, latency: &str, fetch: &str) -> Self {
-        let node = Node::new(&format!("[fetch]\n{fetch}"));
+        let node = Node::new(&format!("[fetch]\n{fetch}[profile]\n{NO_PROFILE}"));
         node.run(&convert);
         node.reconfigure("added_latency = \"0s\"", &format!("added_latency = \"{latency}\""));
-        Self { node, name, reference, watch: None }
+        Self { node, name, reference, watch: None, at_once: false }
+    }
+
+    /// Lets what is timed begin at once when it is mounted: what is fetched ahead has no time that a container would not
+    /// give it.
+    pub fn at_once(mut self) -> Self {
+        self.at_once = true;
+        self
+    }
+
+    /// Records a start of a program that is run in the tree, as the node `recorder`; starts are replayed from now on, and
+    /// recorded no more.
+    pub fn record(&mut self, run: impl Fn(&Path)) {
+        self.node.reconfigure(NO_PROFILE, "record = \"store\"\nreplay = 0\nquiet = \"1s\"\nnode = \"recorder\"\n");
+        let profiles = self.node.path("store/node/profiles");
+        let root = self.begin();
+        run(&root);
+        let files = || fs::read_dir(&profiles).map_or(0, Iterator::count);
+        // All layers' recordings of a start end together.
+        self.node.wait("a profile", |_| files() > 0);
+        std::thread::sleep(Duration::from_secs(1));
+        self.end();
+        self.node.reconfigure("record = \"store\"\nreplay = 0\n", "record = \"off\"\n");
+        self.node.reconfigure("node = \"recorder\"", "node = \"reader\"");
+    }
+
+    /// Converts the layout anew with what its recorded start read first, and records a start of that.
+    pub fn lay_out(&mut self, layout: &Path, run: impl Fn(&Path)) {
+        let list = self.node.path("list");
+        fs::write(&list, self.node.run(&["inspect", IMAGE, "--profile"])).unwrap();
+        let source = format!("oci:{}", layout.display());
+        self.node.run(&["convert", &source, "--name", IMAGE, "--again", "--profile", list.to_str().unwrap()]);
+        fs::remove_dir_all(self.node.path("store/node")).unwrap();
+        self.node.reconfigure("node = \"reader\"", "node = \"recorder\"");
+        self.node.reconfigure("record = \"off\"\nquiet = \"1s\"\nnode = \"recorder\"\n", NO_PROFILE);
+        self.record(run);
+    }
+
+    /// Gives the store's profiles, each with the index of its layer, for something else in their place.
+    pub fn change_profiles(&mut self, change: impl Fn(&Index, Profile) -> Profile) {
+        for layer in fs::read_dir(self.node.path("store/node/profiles")).unwrap() {
+            let layer = layer.unwrap();
+            let id = layer.file_name().into_string().unwrap();
+            let file = self.node.path("store/layers").join(&id[..2]).join(&id);
+            let index = Index::of_file(&fs::File::open(file).unwrap()).unwrap();
+            let path = layer.path().join("recorder");
+            let profile = Profile::decode(&fs::read(&path).unwrap(), &index).unwrap();
+            fs::write(path, change(&index, profile).encode()).unwrap();
+        }
     }
 
     /// Bytes of the layer files in the store.
@@ -111,8 +195,13 @@ impl Contender for Lamina {
     fn begin(&mut self) -> PathBuf {
         self.node.start_daemon();
         let target = self.node.new_dir("mnt");
+        if self.at_once {
+            drop_caches();
+        }
         self.node.run(&["mount", self.reference, target.to_str().unwrap()]);
-        drop_caches();
+        if !self.at_once {
+            drop_caches();
+        }
         self.watch = Some(InFlight::watch(&self.node.path("run/dev")));
         target
     }

@@ -5,6 +5,7 @@
 //! * [`refs`]: the store's small objects: which stack of layers a chain id, an image or a tag stands for.
 //! * [`cache`]: what a node keeps: heads (metadata and index) and compressed chunks.
 //! * [`fetch`]: a chunk, from memory, the cache or the store: verified before anybody sees it.
+//! * [`profile`]: what starts read of a layer, so that the next ones find it here.
 //! * [`meter`]: the counters of all this.
 //! * [`https`]: what HTTP clients share, those of the store and of others. * [`causes`](fn@causes): errors in words.
 //!
@@ -16,6 +17,7 @@ pub mod fetch;
 pub mod https;
 pub mod layer;
 pub mod meter;
+pub mod profile;
 pub mod refs;
 pub mod store;
 

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 type Labels = Vec<(&'static str, String)>;
 
-/// Where a chunk that a reader got came from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Where a chunk that a reader got came from, the nearest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
-    /// Decoded chunks in memory.
+    /// Chunks in memory.
     Memory,
     /// The local cache.
     Cache,

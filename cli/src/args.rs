@@ -4,6 +4,7 @@ use clap::{Args, Parser, Subcommand};
 use converter::ChunkSize;
 use converter::options::LEVEL;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Containers from images that are not on the node.
 ///
@@ -78,6 +79,13 @@ pub(crate) enum Command {
     /// Look after what this node has cached, through laminad
     #[command(subcommand)]
     Cache(CacheCommand),
+    /// Show each wait for the store as it happens, with the file that it was for
+    ///
+    /// One line for reads that waited for the store, and for chunks that were fetched ahead of reads (readahead: reads made
+    /// them likely; prefetch: a profile named them), when they are done: seconds since the trace began, bytes, milliseconds, layer,
+    /// and the path in the layer. Ends at Ctrl-C, after --for, or with laminad, with a summary: the files that readers waited
+    /// for, and totals. With --json one object a line, the summary last. To see what a start waits for, begin the trace first.
+    Trace(Trace),
     /// Look into the store
     #[command(subcommand)]
     Store(StoreCommand),
@@ -176,8 +184,9 @@ pub(crate) struct Convert {
     /// Threads that compress [default: one per processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) jobs: Option<u16>,
-    /// Not built yet
-    #[arg(long, hide = true)]
+    /// Lay out together, and first, what starts read: a list of paths, one a line, such as `lamina inspect IMAGE --profile` gives
+    /// once the image has run. Of layers that are not converted yet; with --again, of all
+    #[arg(long, value_name = "FILE")]
     pub(crate) profile: Option<PathBuf>,
     /// Push the image to a registry: an index of the original, untouched and first, and of one with the converted layers,
     /// which containerd 2.3 and later runs without lamina
@@ -216,6 +225,9 @@ pub(crate) struct Inspect {
     /// List every chunk of each layer
     #[arg(long)]
     pub(crate) chunks: bool,
+    /// List the files that starts on the nodes read, in their order, and nothing else: a list for convert --profile
+    #[arg(long, conflicts_with_all = ["tree", "chunks"])]
+    pub(crate) profile: bool,
 }
 
 /// `lamina export`
@@ -263,6 +275,20 @@ pub(crate) struct Mount {
     /// kernel (EROFS) or fuse
     #[arg(long, value_name = "FACE", default_value = "auto", value_parser = ["auto", "kernel", "fuse"])]
     pub(crate) face: String,
+}
+
+/// `lamina trace`
+#[derive(Debug, Args)]
+pub(crate) struct Trace {
+    /// Only this stack's layers [default: all that are read]
+    #[arg(value_name = "REF")]
+    pub(crate) reference: Option<String>,
+    /// End after so long, such as 30s or 5m
+    #[arg(long = "for", value_name = "DURATION", value_parser = crate::quantity::time_of)]
+    pub(crate) duration: Option<Duration>,
+    /// Also what memory and the local cache answered
+    #[arg(long)]
+    pub(crate) all: bool,
 }
 
 /// `lamina umount`

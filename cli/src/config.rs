@@ -20,6 +20,7 @@ pub(crate) struct Config {
     pub(crate) store: StoreSection,
     pub(crate) cache: CacheSection,
     pub(crate) fetch: FetchSection,
+    pub(crate) profile: ProfileSection,
     pub(crate) daemon: DaemonSection,
     pub(crate) snapshotter: SnapshotterSection,
     pub(crate) registry: BTreeMap<String, RegistrySection>,
@@ -93,6 +94,20 @@ pub(crate) struct FetchSection {
     pub(crate) ca_file: Option<PathBuf>,
 }
 
+/// `[profile]`
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct ProfileSection {
+    pub(crate) record: Record,
+    #[serde(deserialize_with = "size")]
+    pub(crate) replay: u64,
+    #[serde(deserialize_with = "time")]
+    pub(crate) quiet: Duration,
+    #[serde(deserialize_with = "time")]
+    pub(crate) limit: Duration,
+    pub(crate) node: String,
+}
+
 /// `[daemon]`
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -147,6 +162,15 @@ pub(crate) enum OnOutage {
     Wait,
 }
 
+/// `record` of `[profile]`.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Record {
+    Store,
+    Node,
+    Off,
+}
+
 impl Default for StoreSection {
     fn default() -> Self {
         let url = "file:///var/lib/lamina/store".to_owned();
@@ -175,6 +199,13 @@ impl Default for FetchSection {
             proxy: None,
             ca_file: None,
         }
+    }
+}
+
+impl Default for ProfileSection {
+    fn default() -> Self {
+        let (quiet, limit) = (Duration::from_secs(3), Duration::from_secs(30));
+        Self { record: Record::Store, replay: 128 << 20, quiet, limit, node: String::new() }
     }
 }
 
@@ -320,7 +351,7 @@ mod tests {
         // Debug names every field, as `name: value`; those that are not built yet have none.
         let text = format!("{config:?}").replace(": None", "");
         let keys = text.split([' ', '{', ',']).filter_map(|word| word.strip_suffix(':'));
-        let sections = ["store", "s3", "cache", "fetch", "daemon", "snapshotter", "registry"];
+        let sections = ["store", "s3", "cache", "fetch", "profile", "daemon", "snapshotter", "registry"];
         for key in keys.filter(|k| !sections.contains(k)) {
             assert!(listed(key), "{key} is not in dist/config.toml");
         }

@@ -1,6 +1,6 @@
 //! `laminad` and `lamina-snapshotter`: in the foreground, logs on stderr, systemd told when ready.
 
-use crate::config::{Config, Face, FetchSection, Hedge, OnOutage};
+use crate::config::{Config, Face, FetchSection, Hedge, OnOutage, ProfileSection, Record};
 use crate::failure::Failure;
 use crate::output;
 use clap::Parser;
@@ -109,6 +109,7 @@ fn daemon_config(config: &Config) -> fuse::Config {
         cache_domain: config.cache.domain.clone(),
         deadline: config.fetch.deadline,
         fetch: fetch_options(&config.fetch),
+        profile: profile_options(&config.profile),
         run: config.daemon.run.clone(),
         face: match config.daemon.face {
             Face::Auto => fuse::Face::Auto,
@@ -140,6 +141,20 @@ fn fetch_options(fetch: &FetchSection) -> blobstore::fetch::Options {
             Hedge::Off => fetch::Hedge::Off,
         },
         ..Default::default()
+    }
+}
+
+fn profile_options(profile: &ProfileSection) -> fuse::ProfileOptions {
+    fuse::ProfileOptions {
+        record: match profile.record {
+            Record::Store => fuse::Record::Store,
+            Record::Node => fuse::Record::Node,
+            Record::Off => fuse::Record::Off,
+        },
+        replay: profile.replay,
+        quiet: profile.quiet,
+        limit: profile.limit,
+        node: (!profile.node.is_empty()).then(|| profile.node.clone()),
     }
 }
 

@@ -24,10 +24,17 @@ static UNWRITTEN: OnceLock<io::Error> = OnceLock::new();
 
 /// A line of a result. A reader that has gone away is no failure of ours; [`finish`] tells of any other.
 pub(crate) fn line(text: impl Display) {
+    try_line(text);
+}
+
+/// As [`line`], of results without an end: `false` once nobody takes them.
+pub(crate) fn try_line(text: impl Display) -> bool {
     match writeln!(io::stdout(), "{text}") {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => drop(UNWRITTEN.set(e)),
-        _ => {}
+        Err(_) => {}
+        Ok(()) => return true,
     }
+    false
 }
 
 /// Whether every result was written: a full disk behind stdout must not look like success.

@@ -6,7 +6,7 @@ use crate::chunk_size::ChunkSize;
 use crate::contents::StoredContents;
 use crate::entries::{read_directory, read_entries};
 use crate::error::{Error, Result, unwritable};
-use crate::pack::{Plan, Spool, plan};
+use crate::pack::{First, Plan, Spool, plan};
 use crate::source::{Headers, InPlace, LayerBlob, LayerStream, OpenBlob, ReadSums, Reading};
 use crate::tar::Reader;
 use crate::tree::{Settled, Upper};
@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 use tokio::runtime::Handle;
 
@@ -32,6 +33,8 @@ pub(crate) struct Settings {
     pub(crate) threads: usize,
     /// The chunk size that is aimed at.
     pub(crate) chunk_size: ChunkSize,
+    /// Files whose contents come first.
+    pub(crate) first: Option<Arc<First>>,
     /// Directory for what is on the way: spools, and layer files under their keys.
     pub(crate) stage: PathBuf,
 }
@@ -238,7 +241,7 @@ fn write(
 ) -> Result<(Summary, u64)> {
     let started = Instant::now();
     let failed = |e| Error::failed("writing the layer", e);
-    let plan = plan(&mut tree, &files, spool, settings.chunk_size.bytes());
+    let plan = plan(&mut tree, &files, spool, settings.chunk_size.bytes(), settings.first.as_deref());
     drop(files);
     let metadata = metadata(&tree, &plan)?;
     // All of it is in the metadata by now, and chunks need memory too.

@@ -58,6 +58,7 @@ pub use entries::read_entries;
 pub use error::{Error, Refusal, Result};
 pub use export::{Exported, Origin, Output, export};
 pub use options::Options;
+pub use pack::First;
 pub use progress::{Event, Progress};
 pub use report::{CollapsedLayer, CollapsedReport, ImageReport, LayerReport, PushReport, PushedImage, Report};
 pub use source::{Platforms, Source};

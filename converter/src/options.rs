@@ -1,10 +1,12 @@
 //! How to convert.
 
 use crate::chunk_size::ChunkSize;
+use crate::pack::First;
 use crate::progress::Progress;
 use crate::registry;
 use crate::source::Platforms;
 use blobstore::refs::{ImageName, TagKind, TagName};
+use std::sync::Arc;
 
 pub use blobstore::layer::LEVEL;
 
@@ -19,6 +21,8 @@ pub struct Options {
     pub tag: Option<TagName>,
     /// The chunk size that is aimed at.
     pub chunk_size: ChunkSize,
+    /// Files whose contents come first in their layer's data: those that starts read.
+    pub first: Option<Arc<First>>,
     /// zstd's compression level.
     pub level: i32,
     /// Threads that compress; 0 is one a processor.
@@ -51,6 +55,7 @@ impl Default for Options {
             name: None,
             tag: None,
             chunk_size: ChunkSize::DEFAULT,
+            first: None,
             level: LEVEL,
             jobs: 0,
             again: false,

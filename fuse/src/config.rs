@@ -1,6 +1,6 @@
 //! What `laminad` is told at its start, typed. The configuration file is read by the command line.
 
-use crate::Error;
+use crate::{Error, ProfileOptions};
 use blobstore::fetch;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -36,6 +36,8 @@ pub struct Config {
     pub deadline: Duration,
     /// How chunks are fetched.
     pub fetch: fetch::Options,
+    /// How profiles of starts are used.
+    pub profile: ProfileOptions,
     /// Directory of sockets, state and device files. Its contents need not survive a reboot.
     pub run: PathBuf,
     /// How layers are shown.

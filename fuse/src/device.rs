@@ -151,7 +151,7 @@ impl Filesystem for Devices {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        if let Err(error) = self.reads.table().released(ino.0) {
+        if let Err(error) = self.reads.released(ino.0) {
             // Counted too many from now on: a layer stays pinned, which is the safe side.
             tracing::error!(%error, "cannot write down that a device was released");
         }

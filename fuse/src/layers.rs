@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::mount::info::{self, MountLine};
 use crate::mount::mounter::{MountError, Mounter};
 use crate::mount::request::{ErofsForm, Request};
+use crate::profile::Profiles;
 use crate::table::Table;
 use crate::turns::Turns;
 use crate::{Error, head};
@@ -23,6 +24,7 @@ use tokio::task::JoinSet;
 pub(crate) struct Layers {
     config: Config,
     fetcher: Fetcher,
+    profiles: Arc<Profiles>,
     table: Arc<Table>,
     mounter: Mounter,
     form: ErofsForm,
@@ -37,6 +39,7 @@ impl Layers {
     pub(crate) fn new(
         config: Config,
         fetcher: Fetcher,
+        profiles: Arc<Profiles>,
         table: Arc<Table>,
         mounter: Mounter,
         form: ErofsForm,
@@ -45,6 +48,7 @@ impl Layers {
         Self {
             config,
             fetcher,
+            profiles,
             table,
             mounter,
             form,
@@ -99,7 +103,9 @@ impl Layers {
         }
         let head = self.open(entry).await?;
         let length = head.layer.index.data_len();
-        let device = self.table.register(entry, Arc::new(head.layer), length).map_err(Error::system)?;
+        let layer = Arc::new(head.layer);
+        let device = self.table.register(entry, Arc::clone(&layer), length).map_err(Error::system)?;
+        self.profiles.mounting(&layer);
         let device = self.config.devices().join(device.entry.layer.to_string());
         let request = Request::Erofs { form: self.form, metadata: head.path, device, target: target.to_owned() };
         self.mounter.ask(&request).await.map_err(|e| Error::mount(entry.layer, e))?;

@@ -6,8 +6,9 @@
 //!
 //! The rooms: `holder`, `connection` and `leftovers` (a daemon's life), `worker`, `node`, `service`, `status` (the process,
 //! its parts and its API), `head`, `layers`, `table` (a layer opened, attached, known), `device`, `reads` (what the kernel
-//! reads), `stack` (`lamina mount`), `mount` (system calls about mounts), `turns` (who waits for whom), `probe`, `sys` (all
-//! unsafe code), `administration` (`lamina cache`).
+//! reads), `stack` (`lamina mount`), `mount` (system calls about mounts), `profile` (what starts read, and are
+//! expected to read), `trace` (who wants to know what readers wait for), `administration` (`lamina cache`), `turns` (who
+//! waits for whom), `probe`, `sys` (all unsafe code).
 //!
 //! This crate knows EROFS as something that is checked and mounted, and chunks as something that the fetcher has. It
 //! knows nothing of containerd or of images.
@@ -25,12 +26,14 @@ mod metrics;
 mod mount;
 mod node;
 mod probe;
+mod profile;
 mod reads;
 mod service;
 mod stack;
 mod status;
 mod sys;
 mod table;
+mod trace;
 mod turns;
 mod worker;
 
@@ -38,6 +41,7 @@ pub use config::{Config, Face};
 pub use error::{Error, Kind};
 pub use holder::{Program, run};
 pub use mount::mounter::serve as serve_mounts;
+pub use profile::{Options as ProfileOptions, Record};
 pub use worker::work;
 
 /// The argument with which the program becomes the mounter: the command line must call [`serve_mounts`] then.

@@ -8,6 +8,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use std::convert::Infallible;
@@ -24,13 +25,21 @@ pub(crate) struct Meters {
     device_read: Counter,
     takeovers: Counter,
     read_wait: Histogram,
+    profiles: Family<Labels, Counter>,
 }
+
+type Labels = Vec<(&'static str, &'static str)>;
 
 impl Default for Meters {
     fn default() -> Self {
         // 0.5 ms to 16 s, as of the fetches.
         let read_wait = Histogram::new(exponential_buckets(0.0005, 2.0, 16));
-        Self { device_read: Counter::default(), takeovers: Counter::default(), read_wait }
+        let profiles = Family::<Labels, Counter>::default();
+        // There from the start on, at zero.
+        for what in ["recorded", "replayed"] {
+            profiles.get_or_create_owned(&vec![("what", what)]);
+        }
+        Self { device_read: Counter::default(), takeovers: Counter::default(), read_wait, profiles }
     }
 }
 
@@ -52,6 +61,21 @@ impl Meters {
             "Time of the kernel's reads that had to wait for the store or for another's fetch",
             self.read_wait.clone(),
         );
+        registry.register(
+            "profiles",
+            "Starts of layers that were recorded, and those that were fetched as a profile says",
+            self.profiles.clone(),
+        );
+    }
+
+    /// A start of a layer was recorded.
+    pub(crate) fn recorded(&self) {
+        self.profiles.get_or_create(&vec![("what", "recorded")]).inc();
+    }
+
+    /// A start of a layer is fetched ahead, as profiles say.
+    pub(crate) fn replayed(&self) {
+        self.profiles.get_or_create(&vec![("what", "replayed")]).inc();
     }
 
     /// A read that was not answered at once took this long.

@@ -7,6 +7,7 @@ use crate::layers::Layers;
 use crate::metrics::Meters;
 use crate::mount::mounter::Mounter;
 use crate::probe::{self, Feature};
+use crate::profile::Profiles;
 use crate::reads::Reads;
 use crate::table::Table;
 use blobstore::cache::{self, Cache, PinNames};
@@ -55,15 +56,17 @@ impl Node {
         tracing::info!(form = probe::name(probed.form), "layers are mounted in this form");
         let table = Arc::new(Table::open(&config.journal()).map_err(|e| Error::path(&config.journal(), e))?);
         let mounter = Mounter::new(std::env::current_exe().map_err(Error::system)?, config.deadline);
+        let profiles = Arc::new(Profiles::new(&config, &fetcher, &meters)?);
         let layers = Layers::new(
             config.clone(),
             fetcher.clone(),
+            Arc::clone(&profiles),
             Arc::clone(&table),
             mounter,
             probed.form,
             probed.overlay_options,
         );
-        let reads = Reads::new(fetcher.clone(), table, meters.clone(), config.fetch.on_outage);
+        let reads = Reads::new(fetcher.clone(), table, profiles, meters.clone(), config.fetch.on_outage);
         let takeovers = std::env::var(TAKEOVERS).ok().and_then(|n| n.parse().ok()).unwrap_or(0);
         meters.takeovers(takeovers);
         let pins = tokio::sync::Mutex::new(PinNames::new(&config.cache_dir, &config.cache_domain));

@@ -3,11 +3,14 @@
 //! It knows which chunks hold which bytes, and whom to ask for them; not what the bytes mean, nor who mounted what.
 
 use crate::metrics::Meters;
+use crate::profile::Profiles;
 use crate::table::Table;
 use crate::{Error, Kind, head};
 use blobstore::fetch::{Fetcher, Layer, OnOutage, OpenHead};
+use blobstore::meter::Source;
 use blobstore::refs::StackEntry;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,13 +22,31 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(crate) struct Reads {
     fetcher: Fetcher,
     table: Arc<Table>,
+    profiles: Arc<Profiles>,
     meters: Meters,
     on_outage: OnOutage,
 }
 
 impl Reads {
-    pub(crate) fn new(fetcher: Fetcher, table: Arc<Table>, meters: Meters, on_outage: OnOutage) -> Self {
-        Self { fetcher, table, meters, on_outage }
+    pub(crate) fn new(
+        fetcher: Fetcher,
+        table: Arc<Table>,
+        profiles: Arc<Profiles>,
+        meters: Meters,
+        on_outage: OnOutage,
+    ) -> Self {
+        Self { fetcher, table, profiles, meters, on_outage }
+    }
+
+    /// The kernel has closed a device: one of so many handles.
+    pub(crate) fn released(&self, node: u64) -> io::Result<()> {
+        let released = self.table.released(node);
+        if self.table.layer(node).is_none()
+            && let Some(device) = self.table.by_node(node)
+        {
+            self.profiles.gone(&device.entry.layer);
+        }
+        released
     }
 
     pub(crate) fn table(&self) -> &Table {
@@ -34,12 +55,14 @@ impl Reads {
 
     /// The bytes at `offset`, if no store is needed for them. Must be called within the runtime's context.
     pub(crate) fn read_now(&self, node: u64, offset: u64, size: u32) -> Option<io::Result<Vec<u8>>> {
-        let layer = self.table.layer(node)?;
-        let mut data = Vec::with_capacity(size as usize);
+        let (layer, start) = (self.table.layer(node)?, Instant::now());
+        let (mut data, mut farthest) = (Vec::with_capacity(size as usize), Source::Memory);
         for piece in pieces(&layer, offset, size) {
-            let chunk = self.fetcher.cached(&layer, piece.chunk)?;
+            let (chunk, source) = self.fetcher.cached_from(&layer, piece.chunk)?;
             data.extend_from_slice(&chunk[piece.within]);
+            farthest = farthest.max(source);
         }
+        self.fetcher.was_read(&layer, bytes(&layer, offset, size), Some(farthest), start);
         self.fetcher.fetch_ahead(&layer, &self.noticed(&layer, offset, size));
         self.meters.device_read(data.len());
         Some(Ok(data))
@@ -56,9 +79,11 @@ impl Reads {
         // All pieces are asked for at once, and with them what is to be fetched ahead of the next reads.
         let pieces: Vec<Piece> = pieces(&layer, offset, size).collect();
         let needed: Vec<u32> = pieces.iter().map(|piece| piece.chunk).collect();
-        let chunks = self.fetcher.get_all(&layer, &needed, &self.noticed(&layer, offset, size)).await;
+        let chunks = self.fetcher.get_all_from(&layer, &needed, &self.noticed(&layer, offset, size)).await;
+        let source = chunks.as_ref().ok().map(|(_, source)| *source);
+        self.fetcher.was_read(&layer, bytes(&layer, offset, size), source, start);
         // The fetcher has logged why.
-        let chunks = chunks.map_err(|_| eio())?;
+        let (chunks, _) = chunks.map_err(|_| eio())?;
         let mut data = Vec::with_capacity(size as usize);
         for (piece, chunk) in pieces.into_iter().zip(&chunks) {
             data.extend_from_slice(&chunk[piece.within]);
@@ -70,8 +95,7 @@ impl Reads {
 
     /// What to fetch ahead of the reads that this one lets expect.
     fn noticed(&self, layer: &Layer, offset: u64, size: u32) -> Vec<u32> {
-        let end = layer.index.data_len().min(offset.saturating_add(u64::from(size)));
-        self.fetcher.noticed(layer, offset..end.max(offset))
+        self.fetcher.noticed(layer, bytes(layer, offset, size))
     }
 
     /// The layer behind a node: known, or opened now, as a successor must.
@@ -99,16 +123,21 @@ impl Reads {
     }
 }
 
+/// Those bytes of a read that the layer has.
+fn bytes(layer: &Layer, offset: u64, size: u32) -> Range<u64> {
+    let end = layer.index.data_len().min(offset.saturating_add(u64::from(size)));
+    offset..end.max(offset)
+}
+
 /// A part of a read: which chunk, and which bytes of it.
 struct Piece {
     chunk: u32,
-    within: std::ops::Range<usize>,
+    within: Range<usize>,
 }
 
 /// The chunks that a read touches, in order; what lies past the end of the data is left out.
 fn pieces(layer: &Layer, offset: u64, size: u32) -> impl Iterator<Item = Piece> {
-    let end = layer.index.data_len().min(offset.saturating_add(u64::from(size)));
-    let mut at = offset;
+    let Range { start: mut at, end } = bytes(layer, offset, size);
     std::iter::from_fn(move || {
         if at >= end {
             return None;

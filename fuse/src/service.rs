@@ -2,9 +2,11 @@
 
 use crate::layers::Layers;
 use crate::node::Node;
-use crate::{Error, Kind, stack, status};
+use crate::{Error, Kind, stack, status, trace};
+use blobstore::layer::LayerId;
 use blobstore::refs::{Name, Stack, StackEntry, Stacks};
 use control::v1;
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -145,6 +147,21 @@ impl control::Daemon for Service {
         let (target, node) = (request.into_inner().target, Arc::clone(&self.0));
         to_the_end(async move { stack::unmount(&node.layers, &node.config, Path::new(&target)).await }).await?;
         Ok(Response::new(v1::UnmountReply {}))
+    }
+
+    type TraceStream = trace::Replies;
+
+    async fn trace(&self, request: Request<v1::TraceRequest>) -> Answer<Self::TraceStream> {
+        let v1::TraceRequest { reference, all } = request.into_inner();
+        let only = match reference.as_str() {
+            "" => None,
+            name => {
+                let stacks = self.resolve_within(name, self.0.config.deadline).await.map_err(to_status)?;
+                let layers = stacks.plain.layers().iter().chain(stacks.collapsed.iter().flat_map(Stack::layers));
+                Some(layers.map(|entry| entry.layer).collect::<HashSet<LayerId>>())
+            }
+        };
+        Ok(Response::new(trace::begin(&self.0.fetcher, only, all)))
     }
 }
 

@@ -10,12 +10,13 @@ use super::error::{Again, Failure, FetchError, FetchKind};
 use super::flight::{Joined, Landing, wait};
 use super::queue::Place;
 use super::retry::{Task, within};
-use super::{Fetched, Fetcher, Layer, OnOutage};
+use super::watch::Cause;
+use super::{Brought, Fetched, Fetcher, Layer, OnOutage};
 use crate::cache::Chunks;
 use crate::layer::Located;
 use crate::meter::Source;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
@@ -43,6 +44,16 @@ impl Fetcher {
     /// As [`Fetcher::get`], of all chunks that one read needs, in their order. What is to be fetched `ahead` (see
     /// [`Fetcher::noticed`]) is asked for together with them, and not waited for.
     pub async fn get_all(&self, layer: &Layer, chunks: &[u32], ahead: &[u32]) -> Result<Vec<Arc<[u8]>>, FetchError> {
+        self.get_all_from(layer, chunks, ahead).await.map(|(all, _)| all)
+    }
+
+    /// As [`Fetcher::get_all`], and the farthest place where one was.
+    pub async fn get_all_from(
+        &self,
+        layer: &Layer,
+        chunks: &[u32],
+        ahead: &[u32],
+    ) -> Result<(Vec<Arc<[u8]>>, Source), FetchError> {
         let mut asks = Vec::new();
         let mut waits = Vec::with_capacity(chunks.len());
         for chunk in chunks {
@@ -52,13 +63,15 @@ impl Fetcher {
         }
         self.begin_readahead(layer, ahead, &mut asks);
         self.inner.dispatcher.ask(asks);
-        let mut all = Vec::with_capacity(waits.len());
+        let (mut all, mut farthest) = (Vec::with_capacity(waits.len()), Source::Memory);
         for (task, located, waiting) in waits {
-            let (content, source) = self.wait(layer, located, task, waiting).await?;
+            let (brought, source) = self.wait(layer, located, task, waiting).await?;
+            let content = self.content(located, task, brought).await?;
             self.inner.meter.read(source, content.len());
+            farthest = farthest.max(source);
             all.push(content);
         }
-        Ok(all)
+        Ok((all, farthest))
     }
 
     fn task(&self, layer: &Layer, chunk: u32) -> Task {
@@ -76,8 +89,8 @@ impl Fetcher {
     /// Begins to bring a chunk for a reader, or joins who does.
     fn need(&self, layer: &Layer, located: Located, task: Task, asks: &mut Vec<Ask>) -> Waiting {
         let key = key(&located.entry);
-        let wish = wish(layer, &located, true, true);
-        let ready = || self.inner.memory(&key).map(|content| Ok((content, Source::Memory)));
+        let wish = wish(layer, &located, Cause::Read);
+        let ready = || self.inner.ready(&key).map(|brought| Ok((brought, Source::Memory)));
         match self.inner.flights.join(&key, &wish, ready) {
             Joined::Done(value) => Waiting::Done(value),
             Joined::Wait(receiver, wish) => {
@@ -91,33 +104,31 @@ impl Fetcher {
         }
     }
 
-    /// Begins to bring chunks that nobody waits for and that are neither here nor under way; gives what to wait for. Where
-    /// they are not to be kept in memory, what is there is not looked at either.
+    /// Begins to bring a chunk that nobody waits for and that is neither here nor under way; gives what to wait for.
     pub(super) fn begin_ahead(
         &self,
         layer: &Layer,
-        chunks: &[u32],
-        keep: bool,
+        chunk: u32,
+        cause: Cause,
         asks: &mut Vec<Ask>,
-    ) -> Vec<(Place, watch::Receiver<Option<Fetched>>)> {
-        let mut begun = Vec::new();
-        for chunk in chunks {
-            let Some(located) = layer.index.chunk_at(*chunk) else { continue };
-            let key = key(&located.entry);
-            if (keep && self.inner.decoded.contains(&key)) || self.inner.is_cached(&located) {
-                continue;
-            }
-            let (wish, task) = (wish(layer, &located, false, keep), self.task(layer, *chunk));
-            if let Joined::Start(landing, receiver) = self.inner.flights.join(&key, &wish, || None) {
-                begun.push((wish.place, receiver));
-                let share = keep.then(|| self.inner.ahead.share(u64::from(located.entry.data_len)));
-                asks.extend(self.start(layer, located, task, wish, landing, share));
-            }
+    ) -> Option<(Place, watch::Receiver<Option<Fetched>>)> {
+        let located = layer.index.chunk_at(chunk)?;
+        let key = key(&located.entry);
+        if (cause != Cause::Fill && self.inner.is_in_memory(&key)) || self.inner.is_cached(&located) {
+            return None;
         }
-        begun
+        let (wish, task) = (wish(layer, &located, cause), self.task(layer, chunk));
+        let Joined::Start(landing, receiver) = self.inner.flights.join(&key, &wish, || None) else { return None };
+        let place = wish.place;
+        // What stays as it is stored takes nothing of the room for decoded chunks.
+        let decoded = if cause == Cause::Readahead { located.entry.data_len } else { 0 };
+        let share = self.inner.ahead.share(decoded.into());
+        asks.extend(self.start(layer, located, task, wish, landing, Some(share)));
+        Some((place, receiver))
     }
 
-    /// Starts the flight of a chunk; `ahead` is what it counts for until it has come. Gives what is to be asked of the store for it: not yet of one that the cache may have.
+    /// Starts the flight of a chunk; `ahead` is what it counts for until it has come. Gives what is to be asked of the store
+    /// for it: not yet of one that the cache may have.
     fn start(
         &self,
         layer: &Layer,
@@ -136,11 +147,35 @@ impl Fetcher {
         };
         let (fetcher, layer) = (self.clone(), layer.clone());
         tokio::spawn(async move {
+            let at = Instant::now();
             let (fetched, share) = fetcher.bring(&layer, located, task, &wish, answer).await;
+            if wish.cause != Cause::Read {
+                let bytes = located.data_start..located.data_start + u64::from(located.entry.data_len);
+                fetcher.tell(
+                    &layer,
+                    bytes,
+                    wish.cause,
+                    fetched.as_ref().ok().map(|(_, source)| *source),
+                    at.into_std(),
+                );
+            }
             landing.land(fetched);
             drop((share, ahead));
         });
         ask
+    }
+
+    /// What a reader gets: decompressed where it came for nobody.
+    async fn content(&self, located: Located, task: Task, brought: Brought) -> Result<Arc<[u8]>, FetchError> {
+        let stored = match brought {
+            Brought::Content(content) => return Ok(content),
+            Brought::Stored(stored) => stored,
+        };
+        self.inner.meter.prefetch_used();
+        let inner = self.inner.clone();
+        let decoded = tokio::task::spawn_blocking(move || inner.keep_decoded(&located.entry, &stored, false)).await;
+        let none = || self.error(&task, Failure::new(FetchKind::Malformed, "the chunk is not what the index says"), 1);
+        decoded.ok().flatten().ok_or_else(none)
     }
 
     /// What a reader waits for. Another's fetch of an equal chunk can fail for reasons that are not this reader's: it was
@@ -190,7 +225,8 @@ impl Fetcher {
             let (inner, layer) = (self.inner.clone(), layer.clone());
             let local = tokio::task::spawn_blocking(move || inner.local(&layer, &located, Chunks::get)).await;
             if let Ok(Some(found)) = local {
-                return (Ok(found), None);
+                let (content, source) = found;
+                return (Ok((Brought::Content(content), source)), None);
             }
         }
         let once = |_| {
@@ -209,16 +245,29 @@ impl Fetcher {
             }
         };
         let unread = !wish.needed.load(Relaxed);
-        if unread && wish.keep {
+        let for_cache = wish.for_cache();
+        if unread && !for_cache {
             self.inner.meter.prefetched(u64::from(located.entry.stored_len));
         }
-        if !unread || wish.keep {
-            self.inner.decoded.put(key(&located.entry), piece.content.clone(), unread);
-        }
+        let key = key(&located.entry);
+        let brought = match piece.content {
+            Some(content) => {
+                if !for_cache {
+                    self.inner.decoded.put(key, content.clone(), unread);
+                }
+                Brought::Content(content)
+            }
+            None => {
+                if !for_cache {
+                    self.inner.stored.put(key, &piece.stored);
+                }
+                Brought::Stored(piece.stored.clone())
+            }
+        };
         if let Some(chunks) = &self.inner.chunks {
             chunks.put(located.entry.hash, piece.stored);
         }
-        (Ok((piece.content, Source::Store)), piece.share)
+        (Ok((brought, Source::Store)), piece.share)
     }
 }
 
@@ -226,7 +275,6 @@ fn is_past(deadline: Option<Instant>) -> bool {
     deadline.is_some_and(|deadline| Instant::now() >= deadline)
 }
 
-fn wish(layer: &Layer, located: &Located, needed: bool, keep: bool) -> Arc<Wish> {
-    let place = Place { layer: layer.id, chunk: located.chunk };
-    Arc::new(Wish { place, needed: AtomicBool::new(needed), keep })
+fn wish(layer: &Layer, located: &Located, cause: Cause) -> Arc<Wish> {
+    Wish::new(Place { layer: layer.id, chunk: located.chunk }, cause)
 }

@@ -8,11 +8,12 @@ use super::error::{Failure, FetchKind};
 use super::pace::Pace;
 use super::queue::{Class, Place, Queue, Reach, Room, Want};
 use super::request::{self, Piece, Slot};
+use super::watch::Cause;
 use super::{Layer, Options};
 use crate::layer::{LayerId, Located};
 use crate::meter::Meter;
 use crate::store::Store;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::sync::{Notify, oneshot};
 
@@ -30,11 +31,25 @@ pub(super) struct Wish {
     pub(super) place: Place,
     /// Set once a reader waits for it; never taken back.
     pub(super) needed: AtomicBool,
-    /// Whether it is for readers, now or soon, and kept in memory; else it is for the cache only.
-    pub(super) keep: bool,
+    /// Why it was begun.
+    pub(super) cause: Cause,
 }
 
 impl Wish {
+    pub(super) fn new(place: Place, cause: Cause) -> Arc<Self> {
+        Arc::new(Self { place, needed: AtomicBool::new(cause == Cause::Read), cause })
+    }
+
+    /// Whether its content is not needed yet: a list is longer than what memory holds of it, decompressed.
+    pub(super) fn may_stay_stored(&self) -> bool {
+        matches!(self.cause, Cause::Prefetch | Cause::Fill) && !self.needed.load(Relaxed)
+    }
+
+    /// Whether it is for the cache only.
+    pub(super) fn for_cache(&self) -> bool {
+        self.cause == Cause::Fill && !self.needed.load(Relaxed)
+    }
+
     pub(super) fn class(&self) -> Class {
         if self.needed.load(Relaxed) { Class::Need } else { Class::Ahead }
     }
@@ -73,6 +88,8 @@ struct State {
     /// In use, by class.
     requests: [usize; 2],
     memory: [u64; 2],
+    /// Kept by others, of the same memory.
+    kept: Arc<AtomicU64>,
 }
 
 /// A request in flight.
@@ -105,8 +122,9 @@ impl Drop for Share {
 }
 
 impl Dispatcher {
-    pub(super) fn new(store: Arc<dyn Store>, meter: Meter, options: Options) -> Arc<Self> {
-        let state = State { queue: Queue::new(), requests: [0; 2], memory: [0; 2] };
+    /// `kept` are the bytes that came for lists, and take their part of the memory.
+    pub(super) fn new(store: Arc<dyn Store>, meter: Meter, options: Options, kept: Arc<AtomicU64>) -> Arc<Self> {
+        let state = State { queue: Queue::new(), requests: [0; 2], memory: [0; 2], kept };
         Arc::new(Self {
             store,
             meter,
@@ -285,9 +303,10 @@ impl State {
 
     /// Memory that a request may take.
     fn room(&self, options: &Options) -> Room {
+        let in_flight = options.in_flight().saturating_sub(self.kept.load(Relaxed));
         Room {
-            bytes: options.in_flight().saturating_sub(self.memory.iter().sum()),
-            ahead: (options.in_flight() / 4 * 3).saturating_sub(self.memory[Class::Ahead as usize]),
+            bytes: in_flight.saturating_sub(self.memory.iter().sum()),
+            ahead: (in_flight / 4 * 3).saturating_sub(self.memory[Class::Ahead as usize]),
             exceed: self.memory == [0; 2],
         }
     }

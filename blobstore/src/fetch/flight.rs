@@ -52,6 +52,13 @@ impl<K: Hash + Eq + Clone, V: Clone, T: Clone> Flights<K, V, T> {
     }
 }
 
+impl<K: Hash + Eq, V, T> Flights<K, V, T> {
+    /// Whether a fetch of `key` is under way.
+    pub(super) fn is_under_way(&self, key: &K) -> bool {
+        self.lock().contains_key(key)
+    }
+}
+
 impl<K, V, T> Flights<K, V, T> {
     fn lock(&self) -> MutexGuard<'_, Map<K, V, T>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

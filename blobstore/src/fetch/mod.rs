@@ -5,7 +5,8 @@
 //! much memory, neighbours in one request that is made twice when it is late (`request.rs`, `pace.rs`), attempts with pauses until a
 //! deadline (`retry.rs`), and then an error: never a wrong byte, never a wait without end unless that was asked for. Chunks
 //! that were fetched go to the cache off the reply path. [`Fetcher::noticed`] says what to fetch ahead of reads (`pattern.rs`,
-//! `ahead.rs`), [`Fetcher::prefetch`] takes a list. [`Fetcher::open_head`] brings what a mount needs of a layer.
+//! `ahead.rs`), [`Fetcher::prefetch`] takes a list, [`Fetcher::starts`] many (`list.rs`). Who wants to know what is read and
+//! fetched ahead watches (`watch.rs`). [`Fetcher::open_head`] brings what a mount needs of a layer.
 //!
 //! All time here is tokio's, so that tests can hold it.
 //!
@@ -18,22 +19,27 @@ mod dispatch;
 mod error;
 mod flight;
 mod head;
+mod list;
 mod pace;
 mod pattern;
 mod queue;
 mod request;
 mod retry;
+mod stored;
+mod watch;
 
-pub use ahead::Prefetch;
 pub use error::{FetchError, FetchKind};
 pub use head::OpenHead;
+pub use list::{Prefetch, Starts};
+pub use watch::{Cause, Event, Watch};
 
 use crate::cache::{Cache, Chunks, Heads};
-use crate::layer::{Index, LayerId, Located, decode};
+use crate::layer::{ChunkEntry, Index, LayerId, Located, decode};
 use crate::meter::{Meter, Source};
 use crate::refs::layer_key;
 use crate::store::Store;
 use ahead::Begun;
+use bytes::Bytes;
 use decoded::{Decoded, Key, key};
 use dispatch::{Dispatcher, Wish};
 use error::Failure;
@@ -42,6 +48,8 @@ use pattern::Pattern;
 use retry::Quiet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use stored::Stored;
+use watch::Watchers;
 
 /// What readers get when the store cannot be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -102,6 +110,11 @@ impl Options {
     fn in_flight(&self) -> u64 {
         self.memory.saturating_sub(self.decoded).max(self.memory / 4)
     }
+
+    /// Memory for what came for a list and is not read yet: taken from what is in flight, when it is used.
+    fn stored(&self) -> u64 {
+        self.memory / 8
+    }
 }
 
 impl Default for Options {
@@ -150,8 +163,17 @@ pub struct Fetcher {
     inner: Arc<Inner>,
 }
 
-/// A chunk's content and where it came from; or why it did not.
-type Fetched = Result<(Arc<[u8]>, Source), FetchError>;
+/// A chunk that was brought.
+#[derive(Debug, Clone)]
+enum Brought {
+    /// Its content.
+    Content(Arc<[u8]>),
+    /// Verified, as it is stored: nobody waited for it.
+    Stored(Bytes),
+}
+
+/// A chunk and where it came from; or why it did not.
+type Fetched = Result<(Brought, Source), FetchError>;
 
 #[derive(Debug)]
 struct Inner {
@@ -161,6 +183,8 @@ struct Inner {
     options: Options,
     meter: Meter,
     decoded: Decoded,
+    stored: Stored,
+    watchers: Watchers,
     ahead: Arc<Begun>,
     flights: Arc<Flights<Key, Fetched, Arc<Wish>>>,
     opening: Arc<Flights<LayerId, Result<OpenHead, FetchError>>>,
@@ -171,12 +195,15 @@ struct Inner {
 impl Fetcher {
     /// A fetcher from `store`. A cache without chunks works: every miss in memory goes to the store.
     pub fn new(store: Arc<dyn Store>, cache: Cache, options: Options, meter: Meter) -> Self {
+        let kept = Arc::default();
         let inner = Inner {
-            dispatcher: Dispatcher::new(store.clone(), meter.clone(), options.clone()),
+            dispatcher: Dispatcher::new(store.clone(), meter.clone(), options.clone(), Arc::clone(&kept)),
             store,
             heads: cache.heads,
             chunks: cache.chunks,
             decoded: Decoded::new(options.decoded),
+            stored: Stored::new(options.stored(), kept.clone()),
+            watchers: Watchers::default(),
             ahead: Arc::default(),
             flights: Flights::new(),
             opening: Flights::new(),
@@ -221,10 +248,15 @@ impl Fetcher {
     /// decompressed by this thread). `None` also for a chunk number that the layer does not have, and while the cache is
     /// being read after a start, for what has not been come to: [`Fetcher::get`] looks for that.
     pub fn cached(&self, layer: &Layer, chunk: u32) -> Option<Arc<[u8]>> {
+        self.cached_from(layer, chunk).map(|(content, _)| content)
+    }
+
+    /// As [`Fetcher::cached`], and where it was.
+    pub fn cached_from(&self, layer: &Layer, chunk: u32) -> Option<(Arc<[u8]>, Source)> {
         let located = layer.index.chunk_at(chunk)?;
         let (content, source) = self.inner.local(layer, &located, Chunks::get_known)?;
         self.inner.meter.read(source, content.len());
-        Some(content)
+        Some((content, source))
     }
 
     /// Counts a request that failed, and what was wrong with its bytes.
@@ -234,13 +266,57 @@ impl Fetcher {
 }
 
 impl Inner {
-    /// A chunk from memory.
+    /// A chunk from memory, decompressed.
     fn memory(&self, key: &Key) -> Option<Arc<[u8]>> {
         let (content, first) = self.decoded.get(key)?;
         if first {
             self.meter.prefetch_used();
         }
         Some(content)
+    }
+
+    /// A chunk from memory, for a reader: decompressed by this thread where it is not.
+    fn in_memory(&self, entry: &ChunkEntry) -> Option<Arc<[u8]>> {
+        let key = key(entry);
+        if let Some(content) = self.memory(&key) {
+            return Some(content);
+        }
+        let Some(stored) = self.stored.get(&key) else {
+            // It may have been decompressed since.
+            return self.memory(&key);
+        };
+        let content = self.keep_decoded(entry, &stored, false)?;
+        self.meter.prefetch_used();
+        Some(content)
+    }
+
+    /// A chunk from memory, as it is there.
+    fn ready(&self, key: &Key) -> Option<Brought> {
+        let content = || self.memory(key).map(Brought::Content);
+        content().or_else(|| self.stored.get(key).map(Brought::Stored)).or_else(content)
+    }
+
+    /// Keeps a stored chunk decompressed, which nobody has read yet where `unread`. `None` when it is none: it was verified
+    /// when it came, so that the layer says of it what is not so.
+    fn keep_decoded(&self, entry: &ChunkEntry, stored: &[u8], unread: bool) -> Option<Arc<[u8]>> {
+        let content = decode(stored, entry).ok().map(Arc::<[u8]>::from)?;
+        self.decoded.put(key(entry), content.clone(), unread);
+        self.stored.remove(&key(entry));
+        Some(content)
+    }
+
+    /// Decompresses a chunk that is here ahead of its first reader.
+    fn decode_ahead(&self, layer: &Layer, located: &Located) {
+        let entry = &located.entry;
+        match self.stored.get(&key(entry)) {
+            Some(stored) => drop(self.keep_decoded(entry, &stored, true)),
+            None => drop(self.take_cached(layer, located, Chunks::get, true)),
+        }
+    }
+
+    /// Whether a chunk is in memory.
+    fn is_in_memory(&self, key: &Key) -> bool {
+        self.decoded.contains(key) || self.stored.contains(key)
     }
 
     /// Whether the cache knows that it has a chunk.
@@ -262,16 +338,28 @@ impl Inner {
         ask: impl FnOnce(&Chunks, &[u8; 32], u32) -> Option<Vec<u8>>,
     ) -> Option<(Arc<[u8]>, Source)> {
         let entry = &located.entry;
-        if let Some(content) = self.memory(&key(entry)) {
+        if let Some(content) = self.in_memory(entry) {
             return Some((content, Source::Memory));
         }
+        self.take_cached(layer, located, ask, false).map(|content| (content, Source::Cache))
+    }
+
+    /// A chunk from the cache; `unread` where it is not for a reader.
+    fn take_cached(
+        &self,
+        layer: &Layer,
+        located: &Located,
+        ask: impl FnOnce(&Chunks, &[u8; 32], u32) -> Option<Vec<u8>>,
+        unread: bool,
+    ) -> Option<Arc<[u8]>> {
+        let entry = &located.entry;
         let chunks = self.chunks.as_ref()?;
         let stored = ask(chunks, &entry.hash, entry.stored_len)?;
         match decode(&stored, entry) {
             Ok(content) => {
                 let content = Arc::<[u8]>::from(content);
-                self.decoded.put(key(entry), content.clone(), false);
-                Some((content, Source::Cache))
+                self.decoded.put(key(entry), content.clone(), unread);
+                Some(content)
             }
             Err(error) => {
                 chunks.forget(&entry.hash);

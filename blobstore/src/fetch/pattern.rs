@@ -39,6 +39,8 @@ const LEAST: u64 = 512 << 10;
 pub(super) const FIRST: u64 = 1 << 20;
 /// What a chunk that was asked for counts for one at this distance, nearest first.
 const WEIGHTS: [u32; 5] = [10, 7, 5, 3, 2];
+/// So many chunks that a profile does not know say nothing against it.
+const FEW: u32 = 4;
 /// A chunk that counts so much is likely to be asked for.
 const ENOUGH: u32 = 21;
 
@@ -49,6 +51,10 @@ pub(super) struct Pattern {
     runs: VecDeque<Run>,
     /// One bit for each chunk that readers asked for.
     asked: Vec<u64>,
+    /// One for each that a profile says they will ask for.
+    foreseen: Vec<u64>,
+    /// How many they asked for since there is one, and how many of those it had not said.
+    told: [u32; 2],
 }
 
 #[derive(Debug)]
@@ -105,18 +111,29 @@ impl Pattern {
     /// Notes that a reader asked for a chunk; gives those beside it that are likely to be next, each once.
     pub(super) fn asked(&mut self, chunk: u32) -> impl Iterator<Item = u32> + use<> {
         let new = !self.was_asked(chunk);
-        let (word, bit) = (chunk as usize / 64, chunk % 64);
-        if word >= self.asked.len() {
-            self.asked.resize(word + 1, 0);
+        set(&mut self.asked, chunk);
+        if new && !self.foreseen.is_empty() {
+            self.told[0] += 1;
+            self.told[1] += u32::from(!has(&self.foreseen, chunk));
         }
-        self.asked[word] |= 1 << bit;
         let sides = [chunk.checked_add(1), chunk.checked_sub(1)].into_iter().flatten();
         let likely: Vec<u32> = sides.filter(|side| new && !self.was_asked(*side) && self.likely(*side)).collect();
         likely.into_iter()
     }
 
-    fn was_asked(&self, chunk: u32) -> bool {
-        self.asked.get(chunk as usize / 64).is_some_and(|word| word >> (chunk % 64) & 1 == 1)
+    /// Whether readers asked for a chunk.
+    pub(super) fn was_asked(&self, chunk: u32) -> bool {
+        has(&self.asked, chunk)
+    }
+
+    /// A profile says that readers will ask for this chunk.
+    pub(super) fn foresee(&mut self, chunk: u32) {
+        set(&mut self.foreseen, chunk);
+    }
+
+    /// Whether there is a profile, and what readers ask for is mostly what it says: then no neighbour need be guessed.
+    pub(super) fn is_foreseen(&self) -> bool {
+        !self.foreseen.is_empty() && self.told[1] <= (self.told[0] / 4).max(FEW)
     }
 
     fn likely(&self, chunk: u32) -> bool {
@@ -126,6 +143,18 @@ impl Pattern {
         };
         WEIGHTS.iter().zip(1..).map(|(weight, distance)| weight * count(distance)).sum::<u32>() >= ENOUGH
     }
+}
+
+fn has(bits: &[u64], chunk: u32) -> bool {
+    bits.get(chunk as usize / 64).is_some_and(|word| word >> (chunk % 64) & 1 == 1)
+}
+
+fn set(bits: &mut Vec<u64>, chunk: u32) {
+    let word = chunk as usize / 64;
+    if word >= bits.len() {
+        bits.resize(word + 1, 0);
+    }
+    bits[word] |= 1 << (chunk % 64);
 }
 
 #[cfg(test)]
@@ -206,5 +235,20 @@ mod tests {
         assert!(asked(8).is_empty());
         assert!(asked(100).is_empty());
         assert!(asked(0).is_empty());
+    }
+
+    #[test]
+    fn a_profile_is_believed_as_long_as_most_of_what_is_asked_for_is_what_it_says() {
+        let mut pattern = Pattern::default();
+        assert!(!pattern.is_foreseen());
+        (0..100).for_each(|chunk| pattern.foresee(chunk));
+        (0..40).chain(200..210).for_each(|chunk| drop(pattern.asked(chunk)));
+        assert!(pattern.is_foreseen());
+        (210..214).for_each(|chunk| drop(pattern.asked(chunk)));
+        assert!(!pattern.is_foreseen());
+        let mut wrong = Pattern::default();
+        wrong.foresee(1000);
+        (0..5).for_each(|chunk| drop(wrong.asked(chunk)));
+        assert!(!wrong.is_foreseen());
     }
 }

@@ -8,7 +8,7 @@ use super::dispatch::{Ask, Dispatcher, Outcome, Permit, Share, Wish};
 use super::error::{Failure, FetchKind};
 use super::queue::Class;
 use super::{Hedge, Layer};
-use crate::layer::{ChunkEntry, decode};
+use crate::layer::{ChunkEntry, check_stored, decode};
 use crate::store::Pieces;
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
@@ -25,7 +25,8 @@ const SOONEST: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub(super) struct Piece {
     pub(super) stored: Bytes,
-    pub(super) content: Arc<[u8]>,
+    /// `None` where nobody waited for it.
+    pub(super) content: Option<Arc<[u8]>>,
     pub(super) share: Option<Share>,
 }
 
@@ -72,13 +73,16 @@ impl Slot {
         if self.is_done() {
             return Ok(());
         }
-        let content = decode(&stored, &self.entry);
+        let content = match self.wish.may_stay_stored() {
+            true => check_stored(&stored, &self.entry).map(|()| None),
+            false => decode(&stored, &self.entry).map(|content| Some(content.into())),
+        };
         let mut open = self.open();
         match content {
             Ok(content) => {
                 let share = open.share.take();
                 if let Some(reply) = open.reply.take() {
-                    let _ = reply.send(Ok(Piece { stored, content: content.into(), share }));
+                    let _ = reply.send(Ok(Piece { stored, content, share }));
                 }
                 Ok(())
             }

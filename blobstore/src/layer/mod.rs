@@ -28,6 +28,7 @@ pub use format::{ChunkEntry, Flags, WRITER_GENERATION};
 pub use id::{LayerId, ParseIdError};
 pub use index::{Index, Located};
 pub use map::map_file;
+pub(crate) use read::check_stored;
 pub use read::{Head, decode, parse_head, read_head, read_head_file, read_index};
 pub use verify::{Verified, verify_file, verify_object};
 pub use walk::walk;

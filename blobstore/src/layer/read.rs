@@ -139,7 +139,7 @@ fn decode_metadata(index: &Index, bytes: &[u8]) -> Result<Vec<u8>> {
 }
 
 /// Nothing else looks at `stored` before this has passed.
-pub(super) fn check_stored(stored: &[u8], entry: &ChunkEntry) -> Result<()> {
+pub(crate) fn check_stored(stored: &[u8], entry: &ChunkEntry) -> Result<()> {
     if stored.len() as u64 != u64::from(entry.stored_len) {
         return Err(LayerError::corrupt(format!("{} stored bytes, not {}", stored.len(), entry.stored_len)));
     }

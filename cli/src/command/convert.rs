@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::registries;
 use blobstore::refs::{ImageName, TagName};
-use converter::{CollapsedLayer, Event, LayerReport, Options, Report, Source};
+use converter::{CollapsedLayer, Event, First, LayerReport, Options, Report, Source};
 use indicatif::ProgressBar;
 use std::sync::Arc;
 use tokio::runtime::Runtime;
@@ -46,9 +46,8 @@ pub(super) fn run(context: &Context, runtime: &Runtime, arguments: &Convert) -> 
 
 /// Understood by scripts that are written for what is to come: they get a clear word.
 fn not_yet(arguments: &Convert) -> Result<(), Failure> {
-    let given = [("--profile", arguments.profile.is_some()), ("--output", arguments.output.is_some())];
-    match given.iter().find(|(_, is)| *is) {
-        Some((option, _)) => Err(Failure::failed(format!("{option} is not built yet; the README says what is"))),
+    match arguments.output {
+        Some(_) => Err(Failure::failed("--output is not built yet; the README says what is")),
         None => Ok(()),
     }
 }
@@ -86,6 +85,11 @@ fn options(context: &Context, arguments: &Convert) -> Result<Options, Failure> {
     }
     if let Some(platform) = &arguments.platform {
         options.platforms = platform.parse().map_err(|e| usage(&e))?;
+    }
+    if let Some(path) = &arguments.profile {
+        let list = std::fs::read(path).map_err(|e| Failure::usage(format!("--profile {}: {e}", path.display())))?;
+        let first = First::parse(&list).map_err(|e| Failure::refused(format!("--profile {}: {e}", path.display())))?;
+        options.first = Some(Arc::new(first));
     }
     options.collapse = arguments.collapse;
     options.jobs = arguments.jobs.map_or(0, usize::from);

@@ -1,10 +1,11 @@
 //! `lamina inspect`: what a reference stands for, from the layers' heads alone; both its stacks, where it has two.
 
-use super::Context;
+use super::{Context, started_files};
 use crate::args::Inspect;
 use crate::failure::Failure;
 use crate::output;
 use blobstore::layer::{Flags, Head, read_head, read_head_file};
+use blobstore::profile;
 use blobstore::refs::{Name, Refs, Stack, StackEntry, Stacks, layer_key};
 use serde_json::json;
 use std::path::Path;
@@ -15,6 +16,9 @@ pub(super) async fn run(context: &Context, arguments: &Inspect) -> Result<(), Fa
         Name::File(path) => (vec![of_file(path)?], None),
         _ => of_stacks(&context.refs()?, &name).await?,
     };
+    if arguments.profile {
+        return started(context, collapsed.as_deref().unwrap_or(&heads)).await;
+    }
     if context.json {
         let list = |heads: &[Head]| heads.iter().map(|h| as_json(h, arguments)).collect::<Result<Vec<_>, _>>();
         let mut value = json!({"reference": arguments.reference, "layers": list(&heads)?});
@@ -34,6 +38,25 @@ pub(super) async fn run(context: &Context, arguments: &Inspect) -> Result<(), Fa
         }
     }
     Ok(())
+}
+
+/// The files that starts read, as their nodes' profiles say.
+async fn started(context: &Context, heads: &[Head]) -> Result<(), Failure> {
+    let refs = context.refs()?;
+    let mut read = Vec::new();
+    for head in heads {
+        let found = profile::published(refs.store(), &head.index).await;
+        let profiles = found.map_err(|e| Failure::because("reading the profiles", &e))?;
+        read.extend(started_files::of_layer(head, &profiles)?);
+    }
+    let paths = started_files::in_order(read);
+    match context.json {
+        true => output::json(&json!({"paths": paths})),
+        false => {
+            paths.iter().for_each(output::line);
+            Ok(())
+        }
+    }
 }
 
 fn of_file(path: &Path) -> Result<Head, Failure> {

@@ -7,8 +7,10 @@ mod inspect;
 mod interrupt;
 mod mount;
 mod pull;
+mod started_files;
 mod status;
 mod store;
+mod trace;
 mod verify;
 
 use crate::args::{Command, Global, Lamina};
@@ -22,7 +24,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 /// Named in the documentation as coming; a clear word is better than "unrecognized".
-const NOT_YET: [&str; 4] = ["compose", "snapshot", "trace", "virtiofs"];
+const NOT_YET: [&str; 3] = ["compose", "snapshot", "virtiofs"];
 
 /// What every subcommand gets.
 struct Context {
@@ -102,6 +104,7 @@ fn run(global: &Global, command: Command) -> Result<(), Failure> {
         Command::Umount(arguments) => runtime.block_on(mount::umount(&context, &arguments)),
         Command::Cache(command) => runtime.block_on(cache::run(&context, &command)),
         Command::Store(command) => runtime.block_on(store::run(&context, &command)),
+        Command::Trace(arguments) => runtime.block_on(trace::run(&context, &arguments)),
         Command::Status => runtime.block_on(status::run(&context)),
         Command::Other(words) => Err(other(words.first().map_or("", String::as_str))),
     };

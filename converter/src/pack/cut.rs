@@ -16,12 +16,22 @@ pub(super) struct Cutter {
     target: u64,
     /// Length of the pack that is open.
     pack: u64,
+    /// Whether packs are as full as they can be.
+    full: bool,
     cuts: Vec<u32>,
 }
 
 impl Cutter {
     pub(super) fn new(target: u32) -> Self {
-        Self { target: u64::from(target), pack: 0, cuts: Vec::new() }
+        Self { target: u64::from(target), pack: 0, full: false, cuts: Vec::new() }
+    }
+
+    /// Whether the next bodies fill their packs, which end by length alone then: for contents that are read together. A pack
+    /// does not hold both.
+    pub(super) fn set_full(&mut self, full: bool) {
+        if std::mem::replace(&mut self.full, full) != full {
+            self.flush();
+        }
     }
 
     /// Adds a body; `zeros` are its runs of zero blocks, `key` is a hash of its path and size.
@@ -31,7 +41,7 @@ impl Cutter {
             self.flush();
             return self.large(length, zeros);
         }
-        if self.pack + length > self.target || (self.pack >= self.target / 2 && key[0] & 3 == 0) {
+        if self.pack + length > self.target || (!self.full && self.pack >= self.target / 2 && key[0] & 3 == 0) {
             self.flush();
         }
         self.pack += length;

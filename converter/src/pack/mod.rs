@@ -1,23 +1,25 @@
 //! Contents to the data space: the order of files, which of them share blocks, and where chunks are cut.
 //!
-//! Files lie in path order, each from a block on, filled up with zeros. Equal contents share blocks. Files with holes
+//! Files lie in path order, but for those that are to come first; each from a block on, filled up with zeros. Equal contents share blocks. Files with holes
 //! store what [`erofs::Content::sparse`] says. First all of it is planned, so that a layer's metadata can be written;
 //! then the contents are read, in order. Equal trees and contents give equal chunks; memory is some hundred bytes a
 //! file, and one chunk.
 
 mod cut;
 mod files;
+mod first;
 mod hash;
 mod item;
 mod read;
 mod spool;
 
+pub use first::{First, MAX_LIST};
 pub use item::Item;
 pub use spool::Spool;
 
 use crate::error::Result;
 use cut::Cutter;
-use erofs::{BLOCK, Kind, NodeId, Tree};
+use erofs::{BLOCK, Kind, NodeId, Tree, Visit};
 use read::DataReader;
 
 /// Where all contents go.
@@ -33,22 +35,32 @@ pub struct Plan {
     cuts: Vec<u32>,
 }
 
-/// Gives each regular file of `tree` its contents, which are those of `files` by node and number in the spool.
-pub fn plan(tree: &mut Tree, files: &[(NodeId, u32)], spool: &Spool, target: u32) -> Plan {
+/// Gives each regular file of `tree` its contents, which are those of `files` by node and number in the spool. Those of
+/// `first` come before all others.
+pub fn plan(tree: &mut Tree, files: &[(NodeId, u32)], spool: &Spool, target: u32, first: Option<&First>) -> Plan {
     let mut plan = Plan { blocks: 0, deduplicated: 0, order: Vec::new(), cuts: Vec::new() };
     let mut cutter = Cutter::new(target);
     let mut starts = vec![None; spool.len()];
     let mut numbers = vec![None; tree.len()];
     files.iter().for_each(|(node, number)| numbers[node.index()] = Some(spool.first(*number)));
-    for visit in tree.walk() {
+    let mut place = |visit: Visit, full: bool| {
         // Each node once, under its first name.
-        let Some(number) = numbers[visit.node.index()].take() else { continue };
+        let Some(number) = numbers[visit.node.index()].take() else { return };
         let item = spool.item(number);
         match starts[number as usize] {
             Some(_) => plan.deduplicated += item.size(),
-            None => starts[number as usize] = Some(plan.place(number, item, &mut cutter, &visit.path)),
+            None => {
+                cutter.set_full(full);
+                starts[number as usize] = Some(plan.place(number, item, &mut cutter, &visit.path));
+            }
         }
+    };
+    if let Some(first) = first {
+        let mut ranked: Vec<_> = tree.walk().filter_map(|visit| Some((first.rank(&visit.path)?, visit))).collect();
+        ranked.sort_by_key(|(rank, _)| *rank);
+        ranked.into_iter().for_each(|(_, visit)| place(visit, true));
     }
+    tree.walk().for_each(|visit| place(visit, false));
     for (node, number) in files {
         let number = spool.first(*number);
         if let Some(start) = starts[number as usize] {

@@ -36,7 +36,7 @@ impl Layer {
             Ok(())
         };
         self.spool.complete().unwrap();
-        let plan = plan(&mut self.tree, &self.files, &self.spool, T as u32);
+        let plan = plan(&mut self.tree, &self.files, &self.spool, T as u32, None);
         plan.read(&self.spool, &mut emit).unwrap();
         assert!(chunks.iter().all(|c| !c.is_empty() && c.len() % BLOCK == 0 && c.len() <= 8 << 20));
         assert_eq!(chunks.iter().map(Vec::len).sum::<usize>() as u64, plan.blocks * BLOCK as u64);
@@ -150,7 +150,7 @@ fn sparse_files_store_their_data_and_zeros_cost_few_chunks() {
     let mut layer = Layer::new();
     let tail = Extent { offset: 1_250_000_000_000 - 292, length: 292 };
     layer.add("lastlog", &Shape { size: 1_250_000_000_000, map: Some(vec![tail]) }, &noise("l", 292));
-    let plan = plan(&mut layer.tree, &layer.files, &layer.spool, T as u32);
+    let plan = plan(&mut layer.tree, &layer.files, &layer.spool, T as u32, None);
     assert!(plan.chunks() < 100, "{}", plan.chunks());
 }
 
@@ -189,9 +189,36 @@ fn a_source_is_read_again_and_must_be_what_it_was() {
     assert_eq!(layer.spool.stored(), 0);
     assert!(layer.pack().1.concat() == bytes);
     file.write_all_at(b"x", 1000 + 2 * T as u64).unwrap();
-    let plan = plan(&mut layer.tree, &layer.files, &layer.spool, T as u32);
+    let plan = plan(&mut layer.tree, &layer.files, &layer.spool, T as u32, None);
     let error = plan.read(&layer.spool, &mut |_| Ok(())).unwrap_err();
     assert!(error.to_string().contains("again") && !error.is_refusal(), "{error}");
+}
+
+#[test]
+fn what_is_to_come_first_lies_together_in_its_order_and_the_rest_as_ever() {
+    let mut layer = Layer::new();
+    let ids: Vec<NodeId> = (0..40u8).map(|n| layer.file(&format!("{n:02}"), &vec![n + 1; 9000])).collect();
+    layer.spool.complete().unwrap();
+    let first = First::parse(b"30\n07\nnot-there\n21\n").unwrap();
+    let planned = plan(&mut layer.tree, &layer.files, &layer.spool, T as u32, Some(&first));
+    let mut chunks = Vec::new();
+    let mut emit = |chunk| {
+        chunks.push(chunk);
+        Ok(())
+    };
+    planned.read(&layer.spool, &mut emit).unwrap();
+    assert_eq!(chunks[0].len(), 3 * 12288);
+    assert_eq!([0, 12288, 24576].map(|at| chunks[0][at]), [31, 8, 22]);
+    let data = chunks.concat();
+    for (n, id) in ids.iter().enumerate() {
+        assert!(layer.read(*id, &data)[..9000] == vec![n as u8 + 1; 9000]);
+    }
+    let mut cuts = |first: Option<&First>| {
+        let planned = plan(&mut layer.tree, &layer.files, &layer.spool, T as u32, first);
+        (planned.cuts, planned.order)
+    };
+    assert_eq!(cuts(Some(&First::parse(b"not-there").unwrap())), cuts(None));
+    assert_eq!(cuts(Some(&first)), cuts(Some(&first)));
 }
 
 /// A layer of these files, spooled, or read again where they lie one behind the other.

@@ -5,7 +5,7 @@
 use super::{Here, Session, thread};
 use crate::assume::holds;
 use crate::below::Below;
-use crate::build::Made;
+use crate::build::{Made, Settings};
 use crate::error::{Error, Result, store};
 use crate::progress::Event;
 use crate::source::LayerBlob;
@@ -106,7 +106,9 @@ impl Session<'_> {
     }
 
     fn key(&self, diff_id: Digest) -> Key {
-        Key { diff_id, level: self.settings.level, chunk_size: self.settings.chunk_size.bytes() }
+        let Settings { level, chunk_size, first, .. } = &self.settings;
+        let (chunk_size, first) = (chunk_size.bytes(), first.as_ref().map(|first| first.mark()));
+        Key { diff_id, level: *level, chunk_size, first }
     }
 
     /// A source that is refused is refused again: nobody will come back to its layers.

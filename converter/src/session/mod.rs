@@ -61,7 +61,8 @@ impl<'a> Session<'a> {
         };
         let path = stage.path().to_owned();
         let staged = Arc::new(FileStore::new(&path));
-        let settings = Settings { level: options.level, threads, chunk_size: options.chunk_size, stage: path };
+        let (level, chunk_size, first) = (options.level, options.chunk_size, options.first.clone());
+        let settings = Settings { level, threads, chunk_size, first, stage: path };
         Ok(Self { refs, options, settings, work, _stage: stage, staged, here: Mutex::default() })
     }
 

@@ -21,6 +21,8 @@ pub(crate) struct Key {
     pub(crate) level: i32,
     /// The chunk size that was aimed at.
     pub(crate) chunk_size: u32,
+    /// Which files were to come first.
+    pub(crate) first: Option<[u8; 8]>,
 }
 
 /// The right to make the layer of a key: one at a time has it.
@@ -51,8 +53,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Key {
     pub(super) fn name(&self) -> String {
-        let Self { diff_id, level, chunk_size } = self;
-        format!("{}-l{level}-c{chunk_size}-g{WRITER_GENERATION}-f{}", diff_id.hex(), format::MAJOR)
+        let Self { diff_id, level, chunk_size, first } = self;
+        let first = first.map_or(String::new(), |mark| format!("-p{:016x}", u64::from_be_bytes(mark)));
+        format!("{}-l{level}-c{chunk_size}{first}-g{WRITER_GENERATION}-f{}", diff_id.hex(), format::MAJOR)
     }
 }
 

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-const KEY: Key = Key { diff_id: Digest::from_bytes([7; 32]), level: 3, chunk_size: 4096 };
+const KEY: Key = Key { diff_id: Digest::from_bytes([7; 32]), level: 3, chunk_size: 4096, first: None };
 
 fn made(stage: &Stage) -> crate::build::Made {
     let tree = tempfile::tempdir().unwrap();
     fs::write(tree.path().join("a"), [1; 5000]).unwrap();
     let chunk_size = ChunkSize::new(4096).unwrap();
-    let settings = Settings { level: 3, threads: 1, chunk_size, stage: stage.path().to_owned() };
+    let settings = Settings { level: 3, threads: 1, chunk_size, first: None, stage: stage.path().to_owned() };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     build(Input::Directory(tree.path().to_owned()), &Default::default(), &settings, runtime.handle()).unwrap()
 }

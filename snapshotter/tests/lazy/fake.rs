@@ -133,4 +133,10 @@ impl control::Daemon for Fake {
     async fn unmount(&self, _: Request<v1::UnmountRequest>) -> Result<Response<v1::UnmountReply>, Status> {
         Err(Status::unimplemented("a fake stacks nothing"))
     }
+
+    type TraceStream = tokio_stream::Empty<Result<v1::TraceReply, Status>>;
+
+    async fn trace(&self, _: Request<v1::TraceRequest>) -> Result<Response<Self::TraceStream>, Status> {
+        Err(Status::unimplemented("a fake reads nothing"))
+    }
 }

@@ -1,0 +1,101 @@
+//! Profiles on a node: what starts read is recorded, and what they are expected to read is fetched.
+//!
+//! Both begin where a layer's file system is made, for then the kernel has nothing of it in its page cache: what the start
+//! needs is asked of us. A layer that is mounted already gives nothing, and needs nothing.
+
+mod record;
+
+use crate::Error;
+use crate::config::Config;
+use crate::metrics::Meters;
+use blobstore::fetch::{Fetcher, Layer, Starts};
+use blobstore::layer::LayerId;
+use blobstore::profile::{Keep, Share, node_name, plan};
+use record::Recorder;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long the store may take for a layer's profiles, and for taking one: whatever it is, the start is over then.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Whether starts are recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Record {
+    /// For all nodes.
+    #[default]
+    Store,
+    /// For this node; other nodes' profiles are not read either.
+    Node,
+    /// They are not.
+    Off,
+}
+
+/// How a node uses profiles.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Whether starts are recorded.
+    pub record: Record,
+    /// Most bytes, as they are stored, that are fetched of a layer when it is mounted; 0 = none.
+    pub replay: u64,
+    /// A start has ended when nothing was read for so long.
+    pub quiet: Duration,
+    /// No start takes longer.
+    pub limit: Duration,
+    /// The node's name in the store; one is made from the machine's id and name where there is none.
+    pub node: Option<String>,
+}
+
+/// Records and replays.
+#[derive(Debug)]
+pub(crate) struct Profiles {
+    keep: Arc<Keep>,
+    recorder: Option<Arc<Recorder>>,
+    replay: u64,
+    starts: Arc<Starts>,
+    meters: Meters,
+}
+
+impl Profiles {
+    /// Must be called within the runtime's context.
+    pub(crate) fn new(config: &Config, fetcher: &Fetcher, meters: &Meters) -> Result<Self, Error> {
+        let options = &config.profile;
+        let share = if options.record == Record::Node { Share::Node } else { Share::Store };
+        let name = options.node.clone().unwrap_or_else(node_name);
+        let keep = Keep::open(&config.cache_dir.join("profiles"), fetcher.store().clone(), share, &name);
+        let keep = Arc::new(keep.map_err(|e| Error::Invalid(format!("[profile] node: {e}")))?);
+        let records = options.record != Record::Off;
+        let recorder = records.then(|| Recorder::new(fetcher.clone(), keep.clone(), options, meters.clone()));
+        let starts = Arc::new(fetcher.starts(options.limit));
+        Ok(Self { keep, recorder, replay: options.replay, starts, meters: meters.clone() })
+    }
+
+    /// A layer is about to be mounted, anew: nothing of it is in the page cache. Does not wait for anything.
+    pub(crate) fn mounting(&self, layer: &Arc<Layer>) {
+        if let Some(recorder) = &self.recorder {
+            recorder.begin(layer);
+        }
+        if self.replay > 0 {
+            self.begin_replay(layer.clone());
+        }
+    }
+
+    /// A layer is no longer mounted.
+    pub(crate) fn gone(&self, layer: &LayerId) {
+        self.starts.remove(layer);
+    }
+
+    fn begin_replay(&self, layer: Arc<Layer>) {
+        let (keep, starts, meters, bytes) =
+            (self.keep.clone(), Arc::downgrade(&self.starts), self.meters.clone(), self.replay);
+        let begun = Instant::now();
+        tokio::spawn(async move {
+            let profiles = tokio::time::timeout(PATIENCE, keep.of(&layer.index)).await.unwrap_or_default();
+            let steps = plan(&layer.index, &profiles, bytes);
+            let Some(starts) = starts.upgrade().filter(|_| !steps.is_empty()) else { return };
+            tracing::debug!(layer = %layer.id, chunks = steps.len(), nodes = profiles.len(), "a start is replayed");
+            meters.replayed();
+            let at = |after: u32| begun + Duration::from_millis(after.into());
+            starts.add(&layer, steps.iter().map(|step| (at(step.after), step.chunk)));
+        });
+    }
+}
