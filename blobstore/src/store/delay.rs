@@ -1,6 +1,6 @@
 //! A store that answers later: the network's part in benchmarks and tests.
 
-use super::{Pieces, Result, Stat, Store};
+use super::{Listed, Pieces, Result, Stat, Store};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::ops::Range;
@@ -67,6 +67,10 @@ impl Store for Delay {
 
     async fn list(&self, prefix: &str) -> Result<Vec<String>> {
         self.wait().await.list(prefix).await
+    }
+
+    async fn scan(&self, prefix: &str) -> Result<Vec<Listed>> {
+        self.wait().await.scan(prefix).await
     }
 
     async fn delete(&self, key: &str) -> Result<()> {

@@ -1,6 +1,6 @@
 //! A store that fails as it is told to: for the tests of everything that reads from one.
 
-use super::{Pieces, Result, Stat, Store, StoreError};
+use super::{Listed, Pieces, Result, Stat, Store, StoreError};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
@@ -26,6 +26,7 @@ pub enum Op {
     Put,
     /// Also of a file that the store may take as it is.
     Upload,
+    /// Also with sizes and times.
     List,
     Delete,
 }
@@ -208,6 +209,11 @@ impl Store for Fault {
     async fn list(&self, prefix: &str) -> Result<Vec<String>> {
         let action = self.before(Op::List, prefix, None).await?;
         self.after(&action, prefix, self.inner.list(prefix).await)
+    }
+
+    async fn scan(&self, prefix: &str) -> Result<Vec<Listed>> {
+        let action = self.before(Op::List, prefix, None).await?;
+        self.after(&action, prefix, self.inner.scan(prefix).await)
     }
 
     async fn delete(&self, key: &str) -> Result<()> {

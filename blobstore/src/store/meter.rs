@@ -1,6 +1,6 @@
 //! A store that counts what goes through it.
 
-use super::{Pieces, Result, Stat, Store};
+use super::{Listed, Pieces, Result, Stat, Store};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -113,6 +113,10 @@ impl Store for Metered {
 
     async fn list(&self, prefix: &str) -> Result<Vec<String>> {
         self.counts.answered(self.inner.list(prefix).await)
+    }
+
+    async fn scan(&self, prefix: &str) -> Result<Vec<Listed>> {
+        self.counts.answered(self.inner.scan(prefix).await)
     }
 
     async fn delete(&self, key: &str) -> Result<()> {

@@ -4,7 +4,7 @@
 //! again. Uploads are not begun again here: backends try again what they are made of. A creation whose first answer was lost
 //! finds what it has made itself, and says that it exists: callers look at what is there in any case.
 
-use super::{Pieces, Result, Stat, Store, StoreError};
+use super::{Listed, Pieces, Result, Stat, Store, StoreError};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::hash::{BuildHasher, Hasher};
@@ -114,6 +114,10 @@ impl Store for Retry {
 
     async fn list(&self, prefix: &str) -> Result<Vec<String>> {
         tried(|| self.inner.list(prefix)).await
+    }
+
+    async fn scan(&self, prefix: &str) -> Result<Vec<Listed>> {
+        tried(|| self.inner.scan(prefix)).await
     }
 
     async fn delete(&self, key: &str) -> Result<()> {

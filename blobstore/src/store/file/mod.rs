@@ -10,7 +10,7 @@ pub(super) mod descriptors;
 mod list;
 mod write;
 
-use super::{Pieces, Result, Stat, Store, StoreError, check_key, check_prefix};
+use super::{Listed, Pieces, Result, Stat, Store, StoreError, check_key, check_prefix};
 use async_trait::async_trait;
 use bytes::Bytes;
 use descriptors::Descriptors;
@@ -218,6 +218,14 @@ impl Store for FileStore {
         check_prefix(&self.inner.url, prefix)?;
         self.spawn(prefix, |inner, prefix| list::keys(&inner.root, prefix).map_err(|error| inner.error(prefix, error)))
             .await
+    }
+
+    async fn scan(&self, prefix: &str) -> Result<Vec<Listed>> {
+        check_prefix(&self.inner.url, prefix)?;
+        self.spawn(prefix, |inner, prefix| {
+            list::objects(&inner.root, prefix).map_err(|error| inner.error(prefix, error))
+        })
+        .await
     }
 
     async fn delete(&self, key: &str) -> Result<()> {

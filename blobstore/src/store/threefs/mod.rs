@@ -10,7 +10,7 @@ mod usrbio;
 
 use super::file::FileStore;
 use super::settings::Settings;
-use super::{Result, Stat, Store, StoreError, check_key};
+use super::{Listed, Result, Stat, Store, StoreError, check_key};
 use async_trait::async_trait;
 use bytes::Bytes;
 use direct::Direct;
@@ -122,6 +122,10 @@ impl Store for ThreeFsStore {
 
     async fn list(&self, prefix: &str) -> Result<Vec<String>> {
         self.files.list(prefix).await
+    }
+
+    async fn scan(&self, prefix: &str) -> Result<Vec<Listed>> {
+        self.files.scan(prefix).await
     }
 
     async fn delete(&self, key: &str) -> Result<()> {
