@@ -5,7 +5,7 @@
 //! * [`serve_mounts`] is the *mounter*, the worker's child: the only process that touches paths on our own mounts.
 //!
 //! The rooms: `holder`, `connection` and `leftovers` (a daemon's life), `worker`, `node`, `service`, `status` (the process,
-//! its parts and its API), `head`, `layers`, `table` (a layer opened, attached, known), `device`, `reads` (what the kernel
+//! its parts and its API), `head`, `layers`, `table` (a layer opened, attached, known), `leases` (what the store must keep), `device`, `reads` (what the kernel
 //! reads), `stack` (`lamina mount`), `mount` (system calls about mounts), `turns` (who waits for whom), `probe`, `sys` (all
 //! unsafe code).
 //!
@@ -19,6 +19,7 @@ mod error;
 mod head;
 mod holder;
 mod layers;
+mod leases;
 mod leftovers;
 mod metrics;
 mod mount;

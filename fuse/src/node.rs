@@ -4,6 +4,7 @@ use crate::Error;
 use crate::config::Config;
 use crate::holder::TAKEOVERS;
 use crate::layers::Layers;
+use crate::leases::Leases;
 use crate::metrics::Meters;
 use crate::mount::mounter::Mounter;
 use crate::probe::{self, Feature};
@@ -24,6 +25,7 @@ pub(crate) struct Node {
     pub(crate) refs: Refs,
     pub(crate) fetcher: Fetcher,
     pub(crate) layers: Arc<Layers>,
+    pub(crate) leases: Leases,
     pub(crate) reads: Arc<Reads>,
     pub(crate) features: Vec<Feature>,
     pub(crate) meters: Meters,
@@ -63,8 +65,10 @@ impl Node {
         let reads = Reads::new(fetcher.clone(), table, meters.clone(), config.fetch.on_outage);
         let takeovers = std::env::var(TAKEOVERS).ok().and_then(|n| n.parse().ok()).unwrap_or(0);
         meters.takeovers(takeovers);
+        let leases = Leases::new(&store, &config.cache_dir, config.lease);
         let node = Self {
             config,
+            leases,
             refs: Refs::new(store),
             fetcher,
             layers: Arc::new(layers),

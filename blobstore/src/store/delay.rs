@@ -6,7 +6,7 @@ use bytes::Bytes;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Forwards every request after a fixed time; requests do not wait for each other.
 #[derive(Debug)]
@@ -71,6 +71,10 @@ impl Store for Delay {
 
     async fn scan(&self, prefix: &str) -> Result<Vec<Listed>> {
         self.wait().await.scan(prefix).await
+    }
+
+    async fn leftovers(&self, before: SystemTime, remove: bool) -> Result<Vec<Listed>> {
+        self.wait().await.leftovers(before, remove).await
     }
 
     async fn delete(&self, key: &str) -> Result<()> {

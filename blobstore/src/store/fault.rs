@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// The operations of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -214,6 +214,11 @@ impl Store for Fault {
     async fn scan(&self, prefix: &str) -> Result<Vec<Listed>> {
         let action = self.before(Op::List, prefix, None).await?;
         self.after(&action, prefix, self.inner.scan(prefix).await)
+    }
+
+    async fn leftovers(&self, before: SystemTime, remove: bool) -> Result<Vec<Listed>> {
+        let action = self.before(Op::List, "", None).await?;
+        self.after(&action, "", self.inner.leftovers(before, remove).await)
     }
 
     async fn delete(&self, key: &str) -> Result<()> {

@@ -212,6 +212,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(found)
     }
 
+    /// What killed writers have left, that was last written before a moment by the store's clock: no objects, and not in
+    /// listings. Gives their names, whatever they look like; with `remove`, they are gone then. A bucket shows none: it has
+    /// rules of its own for uploads that came to no end.
+    async fn leftovers(&self, before: SystemTime, remove: bool) -> Result<Vec<Listed>> {
+        let _ = (before, remove);
+        Ok(Vec::new())
+    }
+
     /// Removes an object; one that is not there is no error.
     async fn delete(&self, key: &str) -> Result<()>;
 }

@@ -11,7 +11,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// How often one thing is tried.
 const TRIES: u32 = 4;
@@ -118,6 +118,10 @@ impl Store for Retry {
 
     async fn scan(&self, prefix: &str) -> Result<Vec<Listed>> {
         tried(|| self.inner.scan(prefix)).await
+    }
+
+    async fn leftovers(&self, before: SystemTime, remove: bool) -> Result<Vec<Listed>> {
+        self.inner.leftovers(before, remove).await
     }
 
     async fn delete(&self, key: &str) -> Result<()> {

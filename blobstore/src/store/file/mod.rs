@@ -21,6 +21,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// Bytes read at a time where a body is asked for in pieces: most chunks are one.
 const PIECE: u64 = 512 << 10;
@@ -224,6 +225,13 @@ impl Store for FileStore {
         check_prefix(&self.inner.url, prefix)?;
         self.spawn(prefix, |inner, prefix| {
             list::objects(&inner.root, prefix).map_err(|error| inner.error(prefix, error))
+        })
+        .await
+    }
+
+    async fn leftovers(&self, before: SystemTime, remove: bool) -> Result<Vec<Listed>> {
+        self.spawn("", move |inner, key| {
+            list::leftovers(&inner.root, before, remove).map_err(|error| inner.error(key, error))
         })
         .await
     }

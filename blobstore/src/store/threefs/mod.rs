@@ -18,6 +18,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 use usrbio::Usrbio;
 
 /// The name of 3FS's user-space library, as the system's loader finds it.
@@ -126,6 +127,10 @@ impl Store for ThreeFsStore {
 
     async fn scan(&self, prefix: &str) -> Result<Vec<Listed>> {
         self.files.scan(prefix).await
+    }
+
+    async fn leftovers(&self, before: SystemTime, remove: bool) -> Result<Vec<Listed>> {
+        self.files.leftovers(before, remove).await
     }
 
     async fn delete(&self, key: &str) -> Result<()> {
