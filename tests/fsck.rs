@@ -51,8 +51,9 @@ fn a_missing_layer_is_told_of_everything_that_names_it_and_repair_lets_nodes_unp
         let [finding] = of(&found, key)[..] else { panic!("{key}: {found:#?}") };
         assert!(finding["kind"] == "fault" && finding["what"].as_str().unwrap().contains(&top), "{finding}");
     }
+    // Those, and what leads to the diff reference.
     let found = findings(&node, &["--repair"], 1);
-    assert_eq!(found.iter().filter(|finding| finding["repaired"] == true).count(), 3, "{found:#?}");
+    assert_eq!(found.iter().filter(|finding| finding["repaired"] == true).count(), 4, "{found:#?}");
     // The name is left, and now leads to nothing; who asks for the chain finds none, and unpacks.
     let found = findings(&node, &[], 1);
     assert!(

@@ -69,8 +69,11 @@ impl Sweep {
 
     /// The store's time, if nobody else is at work. Of two that begin at once, one at least sees the other.
     async fn alone(&self) -> Result<SystemTime> {
-        let now = self.store.stat(&self.key).await?.modified;
-        for other in self.store.scan(PREFIX).await?.into_iter().filter(|other| other.key != self.key) {
+        let listed = self.store.scan(PREFIX).await?;
+        // From a listing, as all times are that it is compared with: a bucket tells an object's own to the second only.
+        let own = listed.iter().find(|sweep| sweep.key == self.key).map(|sweep| sweep.stat.modified);
+        let Some(now) = own else { return Err(Error::HeldUp(self.clock.elapsed().saturating_sub(self.written))) };
+        for other in listed.into_iter().filter(|other| other.key != self.key) {
             if is_live(&other, now) && !self.is_dead_here(&other.key).await? {
                 return Err(Error::Busy { run: other.key, after: DEAD });
             }

@@ -32,9 +32,7 @@ impl<'a> Weak<'a> {
 
     /// Takes what is going from all of them; how many were removed or changed.
     pub(super) async fn loosen(&self) -> Result<usize> {
-        let chains = self.chains().await?;
-        let (diffs, lost) = self.diffs().await?;
-        Ok(chains + diffs + self.layer_digests(&lost).await?)
+        Ok(self.chains().await? + self.diffs().await? + self.layer_digests().await?)
     }
 
     async fn chains(&self) -> Result<usize> {
@@ -66,22 +64,17 @@ impl<'a> Weak<'a> {
         Ok(changed.then_some((Fate::Changed(chain_id), layers.len())))
     }
 
-    /// Also gives the diff ids that have no reference any more.
-    async fn diffs(&self) -> Result<(usize, BTreeSet<Digest>)> {
+    async fn diffs(&self) -> Result<usize> {
         let all = digests(self.refs, "refs/diff/").await?;
         let fates = stream::iter(all).map(|diff_id| self.diff(diff_id)).buffer_unordered(self.at_once);
         let fates: Vec<_> = fates.try_collect::<Vec<_>>().await?.into_iter().flatten().collect();
-        let mut lost = BTreeSet::new();
         for (fate, gone) in &fates {
             match fate {
-                Fate::Removed(diff_id) => {
-                    self.refs.store().delete(&Diff::key(diff_id)).await?;
-                    lost.insert(*diff_id);
-                }
+                Fate::Removed(diff_id) => self.refs.store().delete(&Diff::key(diff_id)).await?,
                 Fate::Changed(diff_id) => self.refs.drop_candidates(diff_id, gone).await?,
             }
         }
-        Ok((fates.len(), lost))
+        Ok(fates.len())
     }
 
     async fn diff(&self, diff_id: Digest) -> Result<Option<(Fate<Digest>, BTreeSet<LayerId>)>> {
@@ -96,14 +89,14 @@ impl<'a> Weak<'a> {
         })
     }
 
-    /// What a blob's digest says stays true, but leads nowhere now.
-    async fn layer_digests(&self, lost: &BTreeSet<Digest>) -> Result<usize> {
-        if lost.is_empty() {
-            return Ok(0);
-        }
+    /// What a blob's digest says stays true, but can lead nowhere now. To lose one costs a name, so a writer that adds the
+    /// diff reference again at this moment is not waited for.
+    async fn layer_digests(&self) -> Result<usize> {
+        let diffs: BTreeSet<Digest> = digests(self.refs, "refs/diff/").await?.into_iter().collect();
+        let diffs = &diffs;
         let ask = |digest: Digest| async move {
             let diff_id = readable(&LayerDigest::key(&digest), self.refs.layer_digest(&digest).await)?;
-            Ok::<_, super::Error>(diff_id.filter(|diff_id| lost.contains(diff_id)).map(|_| digest))
+            Ok::<_, super::Error>(diff_id.filter(|diff_id| !diffs.contains(diff_id)).map(|_| digest))
         };
         let all = digests(self.refs, "refs/digest/").await?;
         let found = stream::iter(all).map(ask).buffer_unordered(self.at_once);

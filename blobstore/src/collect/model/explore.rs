@@ -55,6 +55,16 @@ struct Played {
     killed: Option<usize>,
 }
 
+/// Tells what led to a state in which something is wrong.
+impl Drop for Played {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let world = self.world.lock();
+            println!("{}\nkilled: {:?}; jumps: {}", world.story.join("\n"), self.killed, self.jumps);
+        }
+    }
+}
+
 struct Silent;
 
 impl Wake for Silent {

@@ -51,6 +51,8 @@ pub(super) struct Inner {
     /// The last operation can have broken something.
     pub(super) suspicious: bool,
     operations: u64,
+    /// What was done, for people.
+    pub(super) story: Vec<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -95,7 +97,7 @@ impl World {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap()
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// The store and the clock as this actor has them.
@@ -205,8 +207,14 @@ impl Hands {
     {
         self.turn(|_| Wish::Operation).await;
         let mut world = self.world.lock();
-        world.actors[self.actor].in_time = false;
+        // Who only looks, with everybody standing still, changes nothing.
+        world.actors[self.actor].in_time &= world.free;
         let answer = act(&mut world);
+        if !world.free {
+            let done = if answer.is_ok() { "" } else { ": no" };
+            let line = format!("{:>7} s  actor {}: {what} {key}{done}", world.clock.as_secs() % 100_000, self.actor);
+            world.story.push(line);
+        }
         let history = &mut world.actors[self.actor].history;
         (what, key).hash(history);
         match &answer {
@@ -339,7 +347,7 @@ impl Store for Hands {
 impl Clock for Hands {
     fn elapsed(&self) -> Duration {
         let mut world = self.world.lock();
-        world.actors[self.actor].in_time = !world.free;
+        world.actors[self.actor].in_time |= !world.free;
         world.clock
     }
 
