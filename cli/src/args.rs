@@ -86,7 +86,7 @@ pub(crate) enum Command {
     /// and the path in the layer. Ends at Ctrl-C, after --for, or with laminad, with a summary: the files that readers waited
     /// for, and totals. With --json one object a line, the summary last. To see what a start waits for, begin the trace first.
     Trace(Trace),
-    /// Look into the store
+    /// Look into the store, remove from it, clean it up
     #[command(subcommand)]
     Store(StoreCommand),
     /// Named in the documentation, not built yet
@@ -144,12 +144,94 @@ pub(crate) enum CacheCommand {
 #[derive(Debug, Subcommand)]
 pub(crate) enum StoreCommand {
     /// List the names of images, bases, workspaces and toolkits, each as a REF
-    Ls,
+    Ls(StoreLs),
     /// Sum up what the layers take, and how much of it is chunks that occur more than once
     Du,
+    /// Remove names of images and tags; their layers go with a later gc
+    ///
+    /// Nodes that have an image keep it: what they use is held by their leases. No node can look the name up any more; a pull
+    /// of the original image is still served lazily by its chain ids until gc has taken its layers.
+    Rm(StoreRm),
+    /// Forbid new mounts of a layer, at once and on every node
+    ///
+    /// For a layer that must not be used: it has a secret or a hole in it. What names it counts as not converted: nodes unpack
+    /// the image, conversions make it anew. What is mounted stays mounted, and running containers do not notice. Nodes look at
+    /// the list at most five seconds after it changed, when they next resolve something.
+    Revoke(StoreRevoke),
+    /// Tell what nothing needs; with --delete, delete it after a grace
+    ///
+    /// Needed is what names of images and tags reach, and what nodes and conversions hold in leases. An object that nothing
+    /// needs is marked by the first run, and deleted by the first one after the grace, unless it was needed in between. So run
+    /// it regularly (daily: docs/operations.md has a timer). Conversions and nodes may go on meanwhile; a run that was killed
+    /// is made up for by the next.
+    Gc(StoreGc),
+    /// Look at everything in the store and say what is wrong; exit status 1 if anything is
+    ///
+    /// Every layer's index is read and checked, every name and reference is followed. What nothing needs, and what killed
+    /// writers left, is told and is no fault.
+    Fsck(StoreFsck),
     /// Named in the documentation, not built yet
     #[command(external_subcommand)]
     Other(Vec<String>),
+}
+
+/// `lamina store ls`
+#[derive(Debug, Args)]
+pub(crate) struct StoreLs {
+    /// Only names that begin with this, in their long form: image:docker.io/library/, tag:toolkit/
+    #[arg(value_name = "PREFIX")]
+    pub(crate) prefix: Option<String>,
+    /// With platforms, number of layers, bytes and digests
+    #[arg(short, long)]
+    pub(crate) long: bool,
+    /// List layers instead, each as a REF with its bytes
+    #[arg(long, conflicts_with = "long")]
+    pub(crate) layers: bool,
+}
+
+/// `lamina store rm`
+#[derive(Debug, Args)]
+pub(crate) struct StoreRm {
+    /// Names of images, KIND/NAME:VERSION
+    #[arg(value_name = "REF", required = true)]
+    pub(crate) references: Vec<String>,
+}
+
+/// `lamina store revoke`
+#[derive(Debug, Args)]
+pub(crate) struct StoreRevoke {
+    /// The layer's id, or at least the first 12 digits of it
+    #[arg(value_name = "LAYER")]
+    pub(crate) layer: String,
+    /// Why, for those who will ask
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub(crate) reason: String,
+}
+
+/// `lamina store gc`
+#[derive(Debug, Args)]
+pub(crate) struct StoreGc {
+    /// Mark and delete; without, it is only told what would be done
+    #[arg(long)]
+    pub(crate) delete: bool,
+    /// How long nothing must have needed an object before it is deleted
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = crate::quantity::time_of)]
+    pub(crate) grace: Duration,
+    /// How long to wait for nodes to say what they have just begun to use, before the first deletion
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = crate::quantity::time_of)]
+    pub(crate) settle: Duration,
+}
+
+/// `lamina store fsck`
+#[derive(Debug, Args)]
+pub(crate) struct StoreFsck {
+    /// Read every byte of every layer
+    #[arg(long)]
+    pub(crate) deep: bool,
+    /// Remove references to layers that are missing or damaged, so that nodes unpack those images, and what killed writers
+    /// left a day ago. Layers and names stay
+    #[arg(long)]
+    pub(crate) repair: bool,
 }
 
 /// `lamina convert`

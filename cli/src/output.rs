@@ -61,6 +61,16 @@ pub(crate) fn bar(length: u64, what: &str) -> ProgressBar {
     bar
 }
 
+/// A line that says what is being done; invisible where stderr is no terminal.
+pub(crate) fn steps() -> ProgressBar {
+    let bar = ProgressBar::new_spinner();
+    if !is_terminal() {
+        bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
+    }
+    bar.enable_steady_tick(std::time::Duration::from_millis(200));
+    bar
+}
+
 /// A number of things for people: `1 layer`, `2 layers`.
 pub(crate) fn count(n: u64, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })

@@ -4,6 +4,7 @@ use crate::Error;
 use crate::config::Config;
 use crate::holder::TAKEOVERS;
 use crate::layers::Layers;
+use crate::leases::Leases;
 use crate::metrics::Meters;
 use crate::mount::mounter::Mounter;
 use crate::probe::{self, Feature};
@@ -28,6 +29,7 @@ pub(crate) struct Node {
     /// Under what layers were pinned; who holds the lock may change pins.
     pub(crate) pins: tokio::sync::Mutex<PinNames>,
     pub(crate) layers: Arc<Layers>,
+    pub(crate) leases: Leases,
     pub(crate) reads: Arc<Reads>,
     pub(crate) features: Vec<Feature>,
     pub(crate) meters: Meters,
@@ -70,9 +72,11 @@ impl Node {
         let takeovers = std::env::var(TAKEOVERS).ok().and_then(|n| n.parse().ok()).unwrap_or(0);
         meters.takeovers(takeovers);
         let pins = tokio::sync::Mutex::new(PinNames::new(&config.cache_dir, &config.cache_domain));
+        let leases = Leases::new(&store, &config.cache_dir, config.lease);
         let node = Self {
             pins,
             config,
+            leases,
             refs: Refs::new(store),
             fetcher,
             layers: Arc::new(layers),

@@ -108,6 +108,7 @@ impl control::Daemon for Service {
         let until = Instant::now() + deadline;
         let stacks = self.resolve_within(&reference, deadline).await.map_err(to_status)?;
         let stack = if open_top { self.usable(stacks, until).await? } else { stacks.best() };
+        self.0.leases.looked_up(&stack);
         Ok(Response::new(v1::Stack { layers: stack.layers().iter().map(layer_out).collect() }))
     }
 
@@ -115,6 +116,7 @@ impl control::Daemon for Service {
         let v1::AttachRequest { layer, target } = request.into_inner();
         let entry = layer_in(layer.ok_or_else(|| Status::invalid_argument("no layer"))?)?;
         let layers = Arc::clone(&self.0.layers);
+        self.0.leases.looked_up(&Stack::EMPTY.with(entry.clone()));
         to_the_end(async move { layers.attach(&entry, Path::new(&target)).await }).await?;
         Ok(Response::new(v1::AttachReply {}))
     }
@@ -137,10 +139,17 @@ impl control::Daemon for Service {
         for reference in &references {
             stacks.push(self.resolve_within(reference, self.0.config.deadline).await.map_err(to_status)?.best());
         }
+        stacks.iter().for_each(|stack| self.0.leases.looked_up(stack));
         let upper = (!upper.is_empty()).then(|| PathBuf::from(upper));
         let layers = self.mount_unless_abandoned(stacks, target.into(), upper).await.map_err(to_status)?;
         let face = status::face(self.layers().form()).to_owned();
         Ok(Response::new(v1::MountReply { layers: layers.layers().iter().map(layer_out).collect(), face }))
+    }
+
+    async fn keep(&self, request: Request<v1::KeepRequest>) -> Answer<v1::KeepReply> {
+        let layers = request.into_inner().layers.iter().map(|id| id.parse()).collect::<Result<_, _>>();
+        self.0.leases.snapshots(layers.map_err(|e| Status::invalid_argument(format!("{e}")))?);
+        Ok(Response::new(v1::KeepReply {}))
     }
 
     async fn unmount(&self, request: Request<v1::UnmountRequest>) -> Answer<v1::UnmountReply> {

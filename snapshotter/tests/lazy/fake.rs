@@ -24,6 +24,8 @@ pub(crate) struct Inner {
     pub(crate) attached: Vec<(String, String)>,
     /// Targets that are mounted.
     pub(crate) mounted: HashSet<String>,
+    /// What Keep was last told.
+    pub(crate) kept: Vec<String>,
     /// Attach fails.
     pub(crate) broken: bool,
     /// Everything takes so long.
@@ -120,6 +122,11 @@ impl control::Daemon for Fake {
             }
         }
         Ok(Response::new(v1::DetachReply {}))
+    }
+
+    async fn keep(&self, request: Request<v1::KeepRequest>) -> Result<Response<v1::KeepReply>, Status> {
+        self.lock().kept = request.into_inner().layers;
+        Ok(Response::new(v1::KeepReply {}))
     }
 
     async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
