@@ -4,6 +4,7 @@ use clap::{Args, Parser, Subcommand};
 use converter::ChunkSize;
 use converter::options::LEVEL;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Containers from images that are not on the node.
 ///
@@ -75,7 +76,17 @@ pub(crate) enum Command {
     Umount(Umount),
     /// Show what the daemon does; exit status 1 when there is none
     Status,
-    /// Look into the store
+    /// Look after what this node has cached, through laminad
+    #[command(subcommand)]
+    Cache(CacheCommand),
+    /// Show each wait for the store as it happens, with the file that it was for
+    ///
+    /// One line for reads that waited for the store, and for chunks that were fetched ahead of reads (readahead: reads made
+    /// them likely; prefetch: a profile named them), when they are done: seconds since the trace began, bytes, milliseconds, layer,
+    /// and the path in the layer. Ends at Ctrl-C, after --for, or with laminad, with a summary: the files that readers waited
+    /// for, and totals. With --json one object a line, the summary last. To see what a start waits for, begin the trace first.
+    Trace(Trace),
+    /// Look into the store, remove from it, clean it up
     #[command(subcommand)]
     Store(StoreCommand),
     /// Named in the documentation, not built yet
@@ -83,16 +94,144 @@ pub(crate) enum Command {
     Other(Vec<String>),
 }
 
+/// `lamina cache`
+#[derive(Debug, Subcommand)]
+pub(crate) enum CacheCommand {
+    /// Sum up: how full it is, what is read from where, what is pinned, and what keeps it from caching, if anything does
+    Stat,
+    /// List the layers that this node knows: how much of each is cached, whether it is pinned, whether it is in use
+    Ls,
+    /// Fetch every chunk of a stack's layers that is not cached
+    ///
+    /// Behind what readers wait for. What was interrupted (Ctrl-C) goes on where it was when it is begun again.
+    Warm {
+        /// What to warm, as lamina mount takes it (see lamina --help)
+        #[arg(value_name = "REF")]
+        reference: String,
+        /// Not built yet
+        #[arg(long, hide = true)]
+        profile: bool,
+    },
+    /// Warm a stack's layers and keep all of their chunks, whatever else is read, also over a loss of power
+    ///
+    /// All pins together may have 2/5 of [cache] size. Done again after the REF got other layers, the pin moves to these.
+    Pin {
+        /// What to pin, as lamina mount takes it (see lamina --help)
+        #[arg(value_name = "REF")]
+        reference: String,
+    },
+    /// Take a pin away; layers that another pinned REF has stay pinned
+    Unpin {
+        /// What was pinned, as lamina cache ls names it
+        #[arg(value_name = "REF")]
+        reference: String,
+    },
+    /// Drop what is cached of a stack's layers and not pinned
+    Evict {
+        /// What to drop, as lamina mount takes it (see lamina --help)
+        #[arg(value_name = "REF")]
+        reference: String,
+    },
+    /// Read all that is cached, drop what is wrong, and fetch again what of it is pinned or in use
+    ///
+    /// Exit status 1 when something that must be here could not be fetched again.
+    Verify,
+    /// Apply [cache] size and reserve now; drop heads of layers that nobody needs, and files that belong to nothing
+    Gc,
+}
+
 /// `lamina store`
 #[derive(Debug, Subcommand)]
 pub(crate) enum StoreCommand {
     /// List the names of images, bases, workspaces and toolkits, each as a REF
-    Ls,
+    Ls(StoreLs),
     /// Sum up what the layers take, and how much of it is chunks that occur more than once
     Du,
+    /// Remove names of images and tags; their layers go with a later gc
+    ///
+    /// Nodes that have an image keep it: what they use is held by their leases. No node can look the name up any more; a pull
+    /// of the original image is still served lazily by its chain ids until gc has taken its layers.
+    Rm(StoreRm),
+    /// Forbid new mounts of a layer, at once and on every node
+    ///
+    /// For a layer that must not be used: it has a secret or a hole in it. What names it counts as not converted: nodes unpack
+    /// the image, conversions make it anew. What is mounted stays mounted, and running containers do not notice. Nodes look at
+    /// the list at most five seconds after it changed, when they next resolve something.
+    Revoke(StoreRevoke),
+    /// Tell what nothing needs; with --delete, delete it after a grace
+    ///
+    /// Needed is what names of images and tags reach, and what nodes and conversions hold in leases. An object that nothing
+    /// needs is marked by the first run, and deleted by the first one after the grace, unless it was needed in between. So run
+    /// it regularly (daily: docs/operations.md has a timer). Conversions and nodes may go on meanwhile; a run that was killed
+    /// is made up for by the next.
+    Gc(StoreGc),
+    /// Look at everything in the store and say what is wrong; exit status 1 if anything is
+    ///
+    /// Every layer's index is read and checked, every name and reference is followed. What nothing needs, and what killed
+    /// writers left, is told and is no fault.
+    Fsck(StoreFsck),
     /// Named in the documentation, not built yet
     #[command(external_subcommand)]
     Other(Vec<String>),
+}
+
+/// `lamina store ls`
+#[derive(Debug, Args)]
+pub(crate) struct StoreLs {
+    /// Only names that begin with this, in their long form: image:docker.io/library/, tag:toolkit/
+    #[arg(value_name = "PREFIX")]
+    pub(crate) prefix: Option<String>,
+    /// With platforms, number of layers, bytes and digests
+    #[arg(short, long)]
+    pub(crate) long: bool,
+    /// List layers instead, each as a REF with its bytes
+    #[arg(long, conflicts_with = "long")]
+    pub(crate) layers: bool,
+}
+
+/// `lamina store rm`
+#[derive(Debug, Args)]
+pub(crate) struct StoreRm {
+    /// Names of images, KIND/NAME:VERSION
+    #[arg(value_name = "REF", required = true)]
+    pub(crate) references: Vec<String>,
+}
+
+/// `lamina store revoke`
+#[derive(Debug, Args)]
+pub(crate) struct StoreRevoke {
+    /// The layer's id, or at least the first 12 digits of it
+    #[arg(value_name = "LAYER")]
+    pub(crate) layer: String,
+    /// Why, for those who will ask
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub(crate) reason: String,
+}
+
+/// `lamina store gc`
+#[derive(Debug, Args)]
+pub(crate) struct StoreGc {
+    /// Mark and delete; without, it is only told what would be done
+    #[arg(long)]
+    pub(crate) delete: bool,
+    /// How long nothing must have needed an object before it is deleted
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = crate::quantity::time_of)]
+    pub(crate) grace: Duration,
+    /// How long to wait for nodes to say what they have just begun to use, before the first deletion
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = crate::quantity::time_of)]
+    pub(crate) settle: Duration,
+}
+
+/// `lamina store fsck`
+#[derive(Debug, Args)]
+pub(crate) struct StoreFsck {
+    /// Read every byte of every layer
+    #[arg(long)]
+    pub(crate) deep: bool,
+    /// Remove references to layers that are missing or damaged, so that nodes unpack those images, and what killed writers
+    /// left a day ago. Layers and names stay
+    #[arg(long)]
+    pub(crate) repair: bool,
 }
 
 /// `lamina convert`
@@ -218,6 +357,20 @@ pub(crate) struct Mount {
     /// kernel (EROFS) or fuse
     #[arg(long, value_name = "FACE", default_value = "auto", value_parser = ["auto", "kernel", "fuse"])]
     pub(crate) face: String,
+}
+
+/// `lamina trace`
+#[derive(Debug, Args)]
+pub(crate) struct Trace {
+    /// Only this stack's layers [default: all that are read]
+    #[arg(value_name = "REF")]
+    pub(crate) reference: Option<String>,
+    /// End after so long, such as 30s or 5m
+    #[arg(long = "for", value_name = "DURATION", value_parser = crate::quantity::time_of)]
+    pub(crate) duration: Option<Duration>,
+    /// Also what memory and the local cache answered
+    #[arg(long)]
+    pub(crate) all: bool,
 }
 
 /// `lamina umount`

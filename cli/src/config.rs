@@ -36,6 +36,9 @@ pub(crate) struct StoreSection {
     /// Read `3fs://` through 3FS's user-space library: whether, or which file it is.
     #[serde(deserialize_with = "library")]
     pub(crate) usrbio: Option<PathBuf>,
+    /// How long what a node uses is held in the store after it last said so; zero: never.
+    #[serde(deserialize_with = "time")]
+    pub(crate) lease: Duration,
     /// Latency added to each request: benchmarks and tests only.
     #[serde(deserialize_with = "time")]
     pub(crate) added_latency: Duration,
@@ -174,7 +177,9 @@ pub(crate) enum Record {
 impl Default for StoreSection {
     fn default() -> Self {
         let url = "file:///var/lib/lamina/store".to_owned();
-        Self { url, trust: "writers".into(), s3: S3Section::default(), usrbio: None, added_latency: Duration::ZERO }
+        let (trust, s3) = ("writers".into(), S3Section::default());
+        let lease = Duration::from_secs(7 * 24 * 3600);
+        Self { url, trust, s3, usrbio: None, lease, added_latency: Duration::ZERO }
     }
 }
 

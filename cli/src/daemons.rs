@@ -108,6 +108,7 @@ fn daemon_config(config: &Config) -> fuse::Config {
         cache_reserve: config.cache.reserve,
         cache_domain: config.cache.domain.clone(),
         deadline: config.fetch.deadline,
+        lease: config.store.lease,
         fetch: fetch_options(&config.fetch),
         profile: profile_options(&config.profile),
         run: config.daemon.run.clone(),

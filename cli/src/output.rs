@@ -24,10 +24,17 @@ static UNWRITTEN: OnceLock<io::Error> = OnceLock::new();
 
 /// A line of a result. A reader that has gone away is no failure of ours; [`finish`] tells of any other.
 pub(crate) fn line(text: impl Display) {
+    try_line(text);
+}
+
+/// As [`line`], of results without an end: `false` once nobody takes them.
+pub(crate) fn try_line(text: impl Display) -> bool {
     match writeln!(io::stdout(), "{text}") {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => drop(UNWRITTEN.set(e)),
-        _ => {}
+        Err(_) => {}
+        Ok(()) => return true,
     }
+    false
 }
 
 /// Whether every result was written: a full disk behind stdout must not look like success.
@@ -51,6 +58,16 @@ pub(crate) fn bar(length: u64, what: &str) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec} {eta}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
     bar.set_message(what.to_owned());
+    bar
+}
+
+/// A line that says what is being done; invisible where stderr is no terminal.
+pub(crate) fn steps() -> ProgressBar {
+    let bar = ProgressBar::new_spinner();
+    if !is_terminal() {
+        bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
+    }
+    bar.enable_steady_tick(std::time::Duration::from_millis(200));
     bar
 }
 

@@ -25,10 +25,17 @@ pub(crate) fn size_of(text: &str) -> Result<u64, String> {
     number(text, &SIZES).ok_or_else(|| "a size such as 3GiB is needed".to_owned())
 }
 
+const TIMES: [(&str, u64); 5] = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
+
+/// A time on the command line.
+pub(crate) fn time_of(text: &str) -> Result<Duration, String> {
+    let millis = number(text, &TIMES).ok_or_else(|| "a time such as 24h, 7d or 30s is needed".to_owned())?;
+    Ok(Duration::from_millis(millis))
+}
+
 /// A time: `"30s"`, `"5ms"`, `"1m"`. A number without a unit is refused: nobody could tell which was meant.
 pub(crate) fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-    const UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
-    quantity(deserializer, &UNITS, "a time such as \"30s\" or \"5ms\"").map(Duration::from_millis)
+    quantity(deserializer, &TIMES, "a time such as \"30s\" or \"5ms\"").map(Duration::from_millis)
 }
 
 pub(crate) fn percent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> {

@@ -22,9 +22,11 @@ pub async fn convert(refs: &Refs, source: &Source, work: &Path, options: &Option
     // A store that this build does not understand is said so before hours of work.
     refs.check_format().await.map_err(store)?;
     let session = Session::new(refs, work, options)?;
-    match open(source, &options.platforms, &options.registries).await? {
+    let done = match open(source, &options.platforms, &options.registries).await? {
         Opened::Images(images) => session.images(images).await,
         Opened::Tar { blob, name, bytes } => session.tar(blob, &name, bytes).await,
         Opened::Directory(path) => session.directory(path).await,
-    }
+    };
+    session.release().await;
+    done
 }

@@ -147,6 +147,14 @@ pub(crate) fn store(error: blobstore::refs::Error) -> Error {
     Error::failed("the store's references", error)
 }
 
+/// What the store has could not be held, or not be named.
+pub(crate) fn held(error: blobstore::collect::Error) -> Error {
+    match error {
+        blobstore::collect::Error::Refs(error) => store(error),
+        error => Error::failed("holding what is used of the store", error),
+    }
+}
+
 /// What EROFS cannot hold is the input's fault.
 pub(crate) fn unwritable(error: WriteError) -> Error {
     let refused = Error::refused(error.to_string());

@@ -1,23 +1,28 @@
 //! From layers that are ready to references in the store.
 //!
 //! In this order, so that nothing names what is not there: layers, the diff references to them, chain references bottom
-//! up, their collapsed stacks, the manifest, a tag. Names of images come after all of it, and are the caller's.
+//! up, their collapsed stacks, the manifest, a tag. Names of images come after all of it, and are the caller's. Everything
+//! that a reference will name is held in a lease first ([`blobstore::collect`]), and no collector may be about to delete it.
 
 use crate::collapse::Collapsed;
-use crate::error::{Error, Result, store};
+use crate::error::{Error, Result, held, store};
 use crate::progress::{Event, Progress};
 use crate::ready::{Ready, chain_ids, chain_layers};
 use crate::report::ImageReport;
 use crate::source::Image;
+use blobstore::collect::{Held, Lease};
+use blobstore::layer::LayerId;
 use blobstore::refs::{
     Chain, ChainLayer, Digest, ManifestDoc, Refs, Stack, StackEntry, Stacks, Tag, TagName, layer_key,
 };
 use blobstore::store::{FileStore, Store, StoreError};
+use std::collections::HashSet;
 use std::path::Path;
 
 /// Writes to a store.
 pub(crate) struct Publisher<'a> {
     pub(crate) refs: &'a Refs,
+    pub(crate) lease: &'a Lease,
     /// Where the files of new layers are, under their keys.
     pub(crate) stage: &'a Path,
     /// Whether references are replaced.
@@ -27,6 +32,19 @@ pub(crate) struct Publisher<'a> {
 }
 
 impl Publisher<'_> {
+    /// Holds what is about to be written or named, and waits for a collector that is about to delete any of it.
+    pub(crate) async fn hold(&self, keys: impl IntoIterator<Item = String>) -> Result<()> {
+        self.refs.init().await.map_err(store)?;
+        let condemned = self.lease.hold(keys).await.map_err(held)?;
+        if !condemned.is_empty() {
+            tracing::warn!(
+                objects = condemned.len(),
+                "a collector is about to delete what this needs: waiting for its end"
+            );
+        }
+        self.lease.settle().await.map_err(held)
+    }
+
     /// Keeps an image's documents.
     pub(crate) async fn documents(&self, documents: &[Vec<u8>]) -> Result<()> {
         for document in documents {
@@ -37,10 +55,11 @@ impl Publisher<'_> {
 
     /// Publishes a layer that is no image's; that of a tar under the chain id it has alone.
     pub(crate) async fn single(&self, layer: &Ready, chain_id: Option<Digest>) -> Result<()> {
+        self.hold([layer_key(&layer.entry.layer)]).await?;
         self.upload(std::slice::from_ref(layer)).await?;
         if let Some(chain_id) = chain_id {
             let chain = ChainLayer { chain_id, entry: layer.entry.clone() };
-            self.refs.write_chains(&[chain], self.again).await.map_err(store)?;
+            Held::new(self.refs, self.lease).write_chains(&[chain], self.again).await.map_err(held)?;
         }
         self.put_tag(Stack::EMPTY.with(layer.entry.clone()).into(), Vec::new()).await
     }
@@ -54,14 +73,16 @@ impl Publisher<'_> {
     ) -> Result<ImageReport> {
         self.upload(&layers).await?;
         let chain_layers = chain_layers(&chain_ids(image), layers.iter().map(|layer| &layer.entry));
-        let mut chains = self.refs.write_chains(&chain_layers, self.again).await.map_err(store)?;
+        let mut references = Held::new(self.refs, self.lease);
+        let mut chains = references.write_chains(&chain_layers, self.again).await.map_err(held)?;
         if let Some(collapsed) = &collapsed {
-            self.collapsed(collapsed, &mut chains).await?;
+            self.collapsed(collapsed, &mut references, &mut chains).await?;
         }
         let top = chains.last().map(|chain| Stacks { plain: chain.stack.clone(), collapsed: chain.collapsed.clone() });
         let top = top.unwrap_or_default();
         let diff_ids = image.layers.iter().map(|layer| &layer.diff_id);
         let document = ManifestDoc::new(image.manifest, image.config, image.platform.clone(), chains, diff_ids);
+        self.lease.check().await.map_err(held)?;
         self.refs.put_manifest(&document).await.map_err(store)?;
         self.put_tag(top, image.environment.clone()).await?;
         Ok(ImageReport {
@@ -73,12 +94,23 @@ impl Publisher<'_> {
     }
 
     /// Publishes collapsed stacks beside the plain ones that stand.
-    async fn collapsed(&self, collapsed: &Collapsed, chains: &mut [Chain]) -> Result<()> {
+    async fn collapsed(&self, collapsed: &Collapsed, references: &mut Held<'_>, chains: &mut [Chain]) -> Result<()> {
+        let made: HashSet<LayerId> = collapsed.layers.iter().map(|entry| entry.layer).collect();
+        let stacks = collapsed
+            .chains
+            .iter()
+            .flat_map(|chain| chain.stack.layers().iter().chain(chain.collapsed.iter().flatten()));
+        let others = stacks.map(|entry| entry.layer).filter(|layer| !made.contains(layer));
+        let gone = references.unusable(others).await.map_err(held)?;
+        if let Some(layer) = gone.first() {
+            tracing::warn!(%layer, "a layer below was removed from the store meanwhile: there is no collapsed stack now");
+            return Ok(());
+        }
         for entry in &collapsed.layers {
             let key = layer_key(&entry.layer);
             self.upload_layer(&key).await.map_err(|e| Error::failed(format!("uploading {key}"), e))?;
         }
-        for stands in self.refs.add_collapsed(&collapsed.chains, self.again).await.map_err(store)? {
+        for stands in references.add_collapsed(&collapsed.chains, self.again).await.map_err(held)? {
             chains
                 .iter_mut()
                 .filter(|chain| chain.chain_id == stands.chain_id)
@@ -161,6 +193,7 @@ impl Publisher<'_> {
     async fn put_tag(&self, stacks: Stacks, environment: Vec<String>) -> Result<()> {
         let Some(TagName { kind, name, version }) = self.tag.cloned() else { return Ok(()) };
         let Stacks { plain: stack, collapsed } = stacks;
+        self.lease.check().await.map_err(held)?;
         let tag = Tag { kind, name, version, stack, collapsed, made_over: None, environment };
         self.refs.put_tag(&tag).await.map(drop).map_err(store)
     }

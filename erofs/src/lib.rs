@@ -10,7 +10,7 @@
 //! - [`Image`] reads metadata bytes. It is safe on any bytes: it answers with errors and ends in bounded time.
 //! - [`check()`] is the gate of metadata from outside: what it accepts may be given to the kernel.
 //! - [`attach_device`] turns the stored (flat) form into the form that is mounted with `device=`.
-//! - [`dump()`] lists an image as text.
+//! - [`dump()`] lists an image as text; [`Files`] says whose the bytes of the data space are.
 //!
 //! The format itself is written down in [`mod@format`].
 
@@ -21,6 +21,7 @@ mod directory;
 mod dump;
 mod emit;
 mod error;
+mod files;
 pub mod format;
 mod inode;
 mod plan;
@@ -36,6 +37,7 @@ pub use device::{attach_device, checksum};
 pub use dump::dump;
 pub use emit::{Metadata, write};
 pub use error::ReadError;
+pub use files::Files;
 pub use inode::Inode;
 pub use plan::{NodeProblem, WriteError};
 pub use rare::RareMap;

@@ -34,6 +34,8 @@ pub struct Config {
     pub cache_domain: String,
     /// How long anything may wait for the store or the mounter; reads have their own in `fetch`.
     pub deadline: Duration,
+    /// How long what this node uses is held in the store after it last said so; zero: never.
+    pub lease: Duration,
     /// How chunks are fetched.
     pub fetch: fetch::Options,
     /// How profiles of starts are used.

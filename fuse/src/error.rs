@@ -1,5 +1,6 @@
 //! What can go wrong in the daemon: a small, stable kind for callers, and a text for people.
 
+use blobstore::cache::CacheError;
 use blobstore::fetch::{FetchError, FetchKind};
 use blobstore::layer::LayerId;
 use blobstore::refs::Error as RefError;
@@ -80,6 +81,31 @@ pub enum Error {
         /// Why.
         source: Box<FetchError>,
     },
+    /// Chunks of a layer that cannot be fetched into the cache.
+    #[error("cannot fetch all of layer {layer}")]
+    Warm {
+        /// Which.
+        layer: LayerId,
+        /// Why.
+        source: Box<FetchError>,
+    },
+    /// Chunks that the cache does not keep.
+    #[error("{0}")]
+    Uncached(String),
+    /// A pin that there is not.
+    #[error("{reference} is not pinned; lamina cache ls shows what is")]
+    NotPinned {
+        /// As it was given.
+        reference: String,
+    },
+    /// A layer that is in use and cannot be had from elsewhere.
+    #[error("layer {layer} is in use, and the store does not give it: what is cached of it stays")]
+    Needed {
+        /// Which.
+        layer: LayerId,
+        /// What the store says.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A mount that was not made.
     #[error("cannot mount {what}")]
     Mount {
@@ -105,6 +131,9 @@ pub enum Error {
     /// The cache's directory cannot be used.
     #[error("cannot use the cache; every laminad needs one of its own ([cache] dir)")]
     Cache(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The cache's directory failed, or has no room.
+    #[error(transparent)]
+    Cached(CacheError),
     /// The store's address or its form.
     #[error("cannot use the store")]
     Store(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -119,13 +148,19 @@ impl Error {
         Self::System(source)
     }
 
+    pub(crate) fn cache(source: CacheError) -> Self {
+        Self::Cached(source)
+    }
+
     /// What a caller can decide by.
     pub fn kind(&self) -> Kind {
         match self {
             Self::Invalid(_) => Kind::Invalid,
             Self::Late { .. } => Kind::Unavailable,
             Self::Resolve { source, .. } => of_reference(source),
-            Self::Head { source, .. } => match source.kind {
+            Self::NotPinned { .. } => Kind::NotFound,
+            Self::Needed { .. } => Kind::Unavailable,
+            Self::Head { source, .. } | Self::Warm { source, .. } => match source.kind {
                 FetchKind::NotFound => Kind::NotFound,
                 FetchKind::Answer | FetchKind::Verify | FetchKind::Malformed | FetchKind::Refused => Kind::Corrupt,
                 FetchKind::Unsupported => Kind::Unsupported,

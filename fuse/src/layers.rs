@@ -150,6 +150,17 @@ impl Layers {
         Ok(())
     }
 
+    /// Removes the head of a layer, unless it is in use; nobody attaches it meanwhile. Gives whether there was one.
+    pub(crate) async fn drop_head(&self, layer: LayerId, is_in_use: impl Fn() -> bool) -> Result<bool, Error> {
+        let _turn = self.attaching.take(layer).await;
+        let heads = self.fetcher.heads();
+        if is_in_use() || !heads.path(&layer).exists() {
+            return Ok(false);
+        }
+        heads.remove(&layer).map_err(Error::cache)?;
+        Ok(true)
+    }
+
     /// Fetches and checks the head of a layer.
     pub(crate) async fn open(&self, entry: &StackEntry) -> Result<OpenHead, Error> {
         head::open(&self.fetcher, entry).await

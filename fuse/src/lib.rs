@@ -5,14 +5,15 @@
 //! * [`serve_mounts`] is the *mounter*, the worker's child: the only process that touches paths on our own mounts.
 //!
 //! The rooms: `holder`, `connection` and `leftovers` (a daemon's life), `worker`, `node`, `service`, `status` (the process,
-//! its parts and its API), `head`, `layers`, `table` (a layer opened, attached, known), `device`, `reads` (what the kernel
-//! reads), `stack` (`lamina mount`), `mount` (system calls about mounts), `profile` (what starts read, and are
-//! expected to read), `turns` (who waits for whom), `probe`, `sys` (all
-//! unsafe code).
+//! its parts and its API), `head`, `layers`, `table` (a layer opened, attached, known), `leases` (what the store must keep),
+//! `device`, `reads` (what the kernel reads), `stack` (`lamina mount`), `mount` (system calls about mounts), `profile` (what
+//! starts read, and are expected to read), `trace` (who wants to know what readers wait for), `administration` (`lamina
+//! cache`), `turns` (who waits for whom), `probe`, `sys` (all unsafe code).
 //!
 //! This crate knows EROFS as something that is checked and mounted, and chunks as something that the fetcher has. It
 //! knows nothing of containerd or of images.
 
+mod administration;
 mod config;
 mod connection;
 mod device;
@@ -20,6 +21,7 @@ mod error;
 mod head;
 mod holder;
 mod layers;
+mod leases;
 mod leftovers;
 mod metrics;
 mod mount;
@@ -32,6 +34,7 @@ mod stack;
 mod status;
 mod sys;
 mod table;
+mod trace;
 mod turns;
 mod worker;
 

@@ -4,19 +4,21 @@ use crate::Error;
 use crate::config::Config;
 use crate::holder::TAKEOVERS;
 use crate::layers::Layers;
+use crate::leases::Leases;
 use crate::metrics::Meters;
 use crate::mount::mounter::Mounter;
 use crate::probe::{self, Feature};
 use crate::profile::Profiles;
 use crate::reads::Reads;
 use crate::table::Table;
-use blobstore::cache::{self, Cache};
+use blobstore::cache::{self, Cache, PinNames};
 use blobstore::fetch::Fetcher;
 use blobstore::meter::Meter;
-use blobstore::refs::Refs;
+use blobstore::refs::{Name, Refs, Stacks};
 use blobstore::store::{self, Store};
 use prometheus_client::registry::Registry;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A worker's parts.
 #[derive(Debug)]
@@ -24,7 +26,10 @@ pub(crate) struct Node {
     pub(crate) config: Config,
     pub(crate) refs: Refs,
     pub(crate) fetcher: Fetcher,
+    /// Under what layers were pinned; who holds the lock may change pins.
+    pub(crate) pins: tokio::sync::Mutex<PinNames>,
     pub(crate) layers: Arc<Layers>,
+    pub(crate) leases: Leases,
     pub(crate) reads: Arc<Reads>,
     pub(crate) features: Vec<Feature>,
     pub(crate) meters: Meters,
@@ -66,8 +71,12 @@ impl Node {
         let reads = Reads::new(fetcher.clone(), table, profiles, meters.clone(), config.fetch.on_outage);
         let takeovers = std::env::var(TAKEOVERS).ok().and_then(|n| n.parse().ok()).unwrap_or(0);
         meters.takeovers(takeovers);
+        let pins = tokio::sync::Mutex::new(PinNames::new(&config.cache_dir, &config.cache_domain));
+        let leases = Leases::new(&store, &config.cache_dir, config.lease);
         let node = Self {
+            pins,
             config,
+            leases,
             refs: Refs::new(store),
             fetcher,
             layers: Arc::new(layers),
@@ -78,6 +87,15 @@ impl Node {
             traffic,
         };
         Ok((node, registry))
+    }
+}
+
+impl Node {
+    /// What a reference stands for.
+    pub(crate) async fn resolve(&self, name: &Name, deadline: Duration) -> Result<Stacks, Error> {
+        let resolved = tokio::time::timeout(deadline, self.refs.resolve_stacks(name));
+        let stacks = resolved.await.map_err(|_| Error::Late { what: format!("resolving {name}"), deadline })?;
+        stacks.map_err(|source| Error::Resolve { reference: name.to_string(), source: Box::new(source) })
     }
 }
 

@@ -2,9 +2,11 @@
 
 use crate::layers::Layers;
 use crate::node::Node;
-use crate::{Error, Kind, stack, status};
+use crate::{Error, Kind, stack, status, trace};
+use blobstore::layer::LayerId;
 use blobstore::refs::{Name, Stack, StackEntry, Stacks};
 use control::v1;
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +14,7 @@ use tonic::{Code, Request, Response, Status};
 
 pub(crate) struct Service(pub(crate) Arc<Node>);
 
-type Answer<T> = Result<Response<T>, Status>;
+pub(crate) type Answer<T> = Result<Response<T>, Status>;
 
 impl Service {
     fn layers(&self) -> &Layers {
@@ -21,9 +23,7 @@ impl Service {
 
     async fn resolve_within(&self, reference: &str, deadline: Duration) -> Result<Stacks, Error> {
         let name: Name = reference.parse().map_err(|e| Error::Invalid(format!("{e}")))?;
-        let resolved = tokio::time::timeout(deadline, self.0.refs.resolve_stacks(&name));
-        let stacks = resolved.await.map_err(|_| Error::Late { what: format!("resolving {reference}"), deadline })?;
-        stacks.map_err(|source| Error::Resolve { reference: reference.to_owned(), source: Box::new(source) })
+        self.0.resolve(&name, deadline).await
     }
 }
 
@@ -108,6 +108,7 @@ impl control::Daemon for Service {
         let until = Instant::now() + deadline;
         let stacks = self.resolve_within(&reference, deadline).await.map_err(to_status)?;
         let stack = if open_top { self.usable(stacks, until).await? } else { stacks.best() };
+        self.0.leases.looked_up(&stack);
         Ok(Response::new(v1::Stack { layers: stack.layers().iter().map(layer_out).collect() }))
     }
 
@@ -115,6 +116,7 @@ impl control::Daemon for Service {
         let v1::AttachRequest { layer, target } = request.into_inner();
         let entry = layer_in(layer.ok_or_else(|| Status::invalid_argument("no layer"))?)?;
         let layers = Arc::clone(&self.0.layers);
+        self.0.leases.looked_up(&Stack::EMPTY.with(entry.clone()));
         to_the_end(async move { layers.attach(&entry, Path::new(&target)).await }).await?;
         Ok(Response::new(v1::AttachReply {}))
     }
@@ -137,16 +139,38 @@ impl control::Daemon for Service {
         for reference in &references {
             stacks.push(self.resolve_within(reference, self.0.config.deadline).await.map_err(to_status)?.best());
         }
+        stacks.iter().for_each(|stack| self.0.leases.looked_up(stack));
         let upper = (!upper.is_empty()).then(|| PathBuf::from(upper));
         let layers = self.mount_unless_abandoned(stacks, target.into(), upper).await.map_err(to_status)?;
         let face = status::face(self.layers().form()).to_owned();
         Ok(Response::new(v1::MountReply { layers: layers.layers().iter().map(layer_out).collect(), face }))
     }
 
+    async fn keep(&self, request: Request<v1::KeepRequest>) -> Answer<v1::KeepReply> {
+        let layers = request.into_inner().layers.iter().map(|id| id.parse()).collect::<Result<_, _>>();
+        self.0.leases.snapshots(layers.map_err(|e| Status::invalid_argument(format!("{e}")))?);
+        Ok(Response::new(v1::KeepReply {}))
+    }
+
     async fn unmount(&self, request: Request<v1::UnmountRequest>) -> Answer<v1::UnmountReply> {
         let (target, node) = (request.into_inner().target, Arc::clone(&self.0));
         to_the_end(async move { stack::unmount(&node.layers, &node.config, Path::new(&target)).await }).await?;
         Ok(Response::new(v1::UnmountReply {}))
+    }
+
+    type TraceStream = trace::Replies;
+
+    async fn trace(&self, request: Request<v1::TraceRequest>) -> Answer<Self::TraceStream> {
+        let v1::TraceRequest { reference, all } = request.into_inner();
+        let only = match reference.as_str() {
+            "" => None,
+            name => {
+                let stacks = self.resolve_within(name, self.0.config.deadline).await.map_err(to_status)?;
+                let layers = stacks.plain.layers().iter().chain(stacks.collapsed.iter().flat_map(Stack::layers));
+                Some(layers.map(|entry| entry.layer).collect::<HashSet<LayerId>>())
+            }
+        };
+        Ok(Response::new(trace::begin(&self.0.fetcher, only, all)))
     }
 }
 
@@ -167,7 +191,7 @@ fn layer_in(layer: v1::Layer) -> Result<StackEntry, Status> {
     Ok(StackEntry { layer, head, size, format, generation, root_opaque })
 }
 
-fn to_status(error: Error) -> Status {
+pub(crate) fn to_status(error: Error) -> Status {
     let code = match error.kind() {
         crate::Kind::NotFound => Code::NotFound,
         crate::Kind::Invalid => Code::InvalidArgument,

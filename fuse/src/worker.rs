@@ -3,6 +3,7 @@
 //! It gets the connection as stdin and reports on stdout. Order of a start: store and cache, face, table, session (which
 //! answers what the kernel may already be waiting for), control socket, "ready".
 
+use crate::administration::Administration;
 use crate::config::Config;
 use crate::mount::info;
 use crate::node::Node;
@@ -41,9 +42,12 @@ async fn serve(config: Config) -> Result<(), Error> {
         let listener = metrics::listen(address).await?;
         tokio::spawn(metrics::serve(listener, Arc::new(registry)));
     }
+    let holder = Arc::clone(&node);
+    tokio::spawn(async move { holder.leases.run(Arc::clone(&holder)).await });
     let listener = bind(&node.config.socket())?;
     let server = tonic::transport::Server::builder()
         .add_service(control::DaemonServer::new(Service(Arc::clone(&node))))
+        .add_service(control::CacheServer::new(Administration(Arc::clone(&node))))
         .serve_with_incoming(UnixListenerStream::new(listener));
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::system)?;
     // Ctrl-C reaches the whole process group; only the holder acts on it.

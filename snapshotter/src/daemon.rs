@@ -87,6 +87,17 @@ impl Daemon {
         .map(|_| ())
     }
 
+    /// Tells which layers snapshots name, all of them.
+    pub(crate) async fn keep(&self, layers: Vec<String>, deadline: Duration) -> Result<(), Failure> {
+        let request = v1::KeepRequest { layers };
+        self.call(deadline, |mut client| {
+            let request = request.clone();
+            async move { client.keep(request).await }
+        })
+        .await
+        .map(|_| ())
+    }
+
     /// Makes a call, and once more where the connection broke: one to a laminad that has ended is only noticed by using
     /// it, and its successor listens already. All calls may be made twice.
     async fn call<T, F>(&self, deadline: Duration, call: impl Fn(Client) -> F) -> Result<T, Failure>

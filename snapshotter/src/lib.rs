@@ -11,7 +11,7 @@
 //! |---|---|
 //! | `service` | gRPC; translates, nothing else |
 //! | `snapshots` | the order of steps of each request |
-//! | `remote`, `compose`, `attach`, `cleanup` | chains without an unpack; labels; mounting layers; deferred work |
+//! | `remote`, `compose`, `attach`, `cleanup`, `keeper` | chains without an unpack; labels; mounting layers; deferred work; what the store must keep |
 //! | `transitions` | the rules, over `state` |
 //! | `state`, `tables`, `record` | the database |
 //! | `daemon`, `dirs`, `mounts`, `filter`, `usage`, `socket` | laminad; directories; shapes of mounts; filters; sizes |
@@ -28,6 +28,7 @@ mod daemon;
 mod dirs;
 mod error;
 mod filter;
+mod keeper;
 mod mounts;
 mod record;
 mod remote;
@@ -90,6 +91,8 @@ impl Config {
 /// root, the database or the socket cannot be used, or another process uses them.
 pub async fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> Result<()> {
     let (snapshots, janitor) = open(&config).await?;
+    let keeper = Arc::clone(&snapshots.keeper);
+    let keeping = tokio::spawn(async move { keeper.run().await });
     let (_socket, listener) = socket::Socket::bind(&config.address)?;
     let background = tokio::spawn(async move { janitor.run().await });
     let service = SnapshotsServer::new(service::Service(snapshots))
@@ -115,6 +118,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> R
         () = ending => Ok(()),
     };
     background.abort();
+    keeping.abort();
     outcome
 }
 
@@ -134,6 +138,7 @@ async fn open(config: &Config) -> Result<(Arc<snapshots::Snapshots>, Arc<cleanup
         remote: remote::Remote::new(daemon.clone(), config.resolve_deadline, config.negative_memory),
         attacher: attach::Attacher::new(daemon.clone(), dirs.clone(), &config.daemon_socket, config.attach_deadline),
         janitor: Arc::clone(&janitor),
+        keeper: Arc::new(keeper::Keeper::new(Arc::clone(&state), daemon.clone())),
         walks: usage::Walks::default(),
         deadline: config.resolve_deadline,
         state,

@@ -8,6 +8,7 @@ use crate::daemon::{Daemon, Failure};
 use crate::dirs::Dirs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::filter::Filters;
+use crate::keeper::Keeper;
 use crate::mounts::{self, Mount, Own};
 use crate::record::{Kind, Labels, Layer, Record, Usage};
 use crate::remote::Remote;
@@ -31,6 +32,7 @@ pub(crate) struct Snapshots {
     pub(crate) remote: Remote,
     pub(crate) attacher: Attacher,
     pub(crate) janitor: Arc<Janitor>,
+    pub(crate) keeper: Arc<Keeper>,
     /// What every overlay carries.
     pub(crate) overlay: Vec<String>,
     pub(crate) walks: Walks,
@@ -81,6 +83,7 @@ impl Snapshots {
             transitions::commit_remote(tables, &chain, &parent, labels, layers, || state.allocate())
         };
         self.state.write(Durability::Now, change).await?;
+        self.keeper.wake();
         Err(exists)
     }
 
@@ -115,6 +118,9 @@ impl Snapshots {
         let change = move |tables: &mut Tables<'_>| transitions::create(tables, new, &mounted);
         let written = self.state.write(Durability::Now, change).await;
         written.inspect_err(|_| dir.into_iter().for_each(|dir| self.abandon(dir)))?;
+        if !composed.is_empty() {
+            self.keeper.wake();
+        }
         Ok(self.mount(request.kind, dir, &paths))
     }
 

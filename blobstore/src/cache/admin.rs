@@ -5,7 +5,7 @@
 //! they are synced before the place they came from is given up.
 
 use super::chunks::Chunks;
-use super::segment::Hash;
+use super::segment::{HEADER, Hash};
 use super::write::Job;
 use super::{CacheError, Result, io_error};
 use crate::layer::LayerId;
@@ -60,6 +60,28 @@ impl Chunks {
         Ok(missing.iter().map(|name| hashes.get(name).map_or(*name, |(hash, _)| *hash)).collect())
     }
 
+    /// Whether all of these could be pinned besides what is.
+    ///
+    /// # Errors
+    /// [`CacheError::Pinned`] when they could not.
+    pub fn check_pin(&self, chunks: impl IntoIterator<Item = (Hash, u32)>) -> Result<()> {
+        let chunks = chunks.into_iter().map(|(hash, length)| (self.shared.domain.name(&hash), length)).collect();
+        let (map, limit) = (self.shared.map(), self.shared.pin_limit());
+        let wanted = map.pinned().bytes() + map.pinned().more(&chunks);
+        if wanted > limit { Err(CacheError::Pinned { wanted, limit }) } else { Ok(()) }
+    }
+
+    /// Whether all of these could be in the cache together, if nothing else were.
+    ///
+    /// # Errors
+    /// [`CacheError::TooSmall`] when they could not.
+    pub fn check_room(&self, chunks: impl IntoIterator<Item = (Hash, u32)>) -> Result<()> {
+        let chunks: BTreeMap<Hash, u32> = chunks.into_iter().collect();
+        let wanted = chunks.values().map(|length| HEADER + u64::from(*length)).sum();
+        let limit = self.shared.limit();
+        if wanted > limit { Err(CacheError::TooSmall { wanted, limit }) } else { Ok(()) }
+    }
+
     /// Keeps chunks from being evicted, in memory only.
     fn hold(&self, name: &Hash, chunks: BTreeMap<Hash, u32>) -> Result<()> {
         let limit = self.shared.pin_limit();
@@ -106,8 +128,9 @@ impl Chunks {
         dropped
     }
 
-    /// Reads every chunk and forgets those that are not right. `progress` is given the bytes read so far.
-    pub fn verify(&self, mut progress: impl FnMut(u64)) -> Verified {
+    /// Reads every chunk and forgets those that are not right. `go_on` is given the bytes read so far, and ends it by
+    /// `false`.
+    pub fn verify(&self, mut go_on: impl FnMut(u64) -> bool) -> Verified {
         self.flush();
         let segments: Vec<u64> = self.shared.map().segments.keys().copied().collect();
         let (mut found, mut read) = (Verified::default(), 0);
@@ -126,10 +149,20 @@ impl Chunks {
                     }
                     None => found.wrong += 1,
                 }
-                progress(read);
+                if !go_on(read) {
+                    return found;
+                }
             }
         }
         found
+    }
+
+    /// Applies quota and reserve now, as before a chunk is written, and removes what belongs to nothing. Gives the bytes
+    /// that became free, and why not all that should.
+    pub fn collect(&self) -> (u64, Option<io::Error>) {
+        let before = self.shared.map().bytes;
+        let done = self.ask(Job::Collect).unwrap_or_else(|| Err(io::ErrorKind::BrokenPipe.into()));
+        (before.saturating_sub(self.shared.map().bytes), done.err())
     }
 
     /// What of these chunks (hash and stored length) is here.

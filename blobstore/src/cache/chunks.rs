@@ -36,12 +36,18 @@ pub struct Stats {
     pub bytes: u64,
     /// The most they may have.
     pub limit: u64,
+    /// Bytes of the file system that are kept free.
+    pub reserve: u64,
+    /// Bytes of the file system that are free; 0 where it does not say.
+    pub free: u64,
     /// Chunks. After a start they are counted as they are found; [`Chunks::flush`] waits for that.
     pub chunks: u64,
     /// Segment files.
     pub segments: u64,
     /// Bytes that pinned chunks take, or will take when all of them are here.
     pub pinned_bytes: u64,
+    /// The most they may take.
+    pub pin_limit: u64,
     /// Bytes dropped to make room, since the start.
     pub evicted_bytes: u64,
     /// Bytes written a second time because they were wanted or pinned when their segment was dropped, since the start.
@@ -143,15 +149,32 @@ impl Chunks {
         wait.recv().ok()
     }
 
+    /// Whether it is still being read which chunks there are, after a start.
+    pub fn is_loading(&self) -> bool {
+        self.shared.is_loading()
+    }
+
+    /// What keeps chunks from being cached or pinned now; `None` when nothing does, as far as anybody tried.
+    pub fn trouble(&self) -> Option<String> {
+        if !self.shared.is_loading() && self.shared.map().is_unsure() {
+            return Some("not all pins can be read: what is cached stays, and nothing can be pinned".to_owned());
+        }
+        self.shared.trouble()
+    }
+
     /// How full it is, and what became of what.
     pub fn stats(&self) -> Stats {
+        let free = self.shared.disk.free().unwrap_or(0);
         let map = self.shared.map();
         Stats {
             bytes: map.bytes,
             limit: self.shared.options.size,
+            reserve: self.shared.reserve,
+            free,
             chunks: map.chunks() as u64,
             segments: map.segments.len() as u64,
             pinned_bytes: map.pinned().bytes(),
+            pin_limit: self.shared.pin_limit(),
             evicted_bytes: self.shared.evicted.load(Relaxed),
             carried_bytes: self.shared.carried.load(Relaxed),
             refused: self.shared.refused.load(Relaxed),

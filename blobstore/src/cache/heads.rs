@@ -17,6 +17,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 const TRAILER: u64 = 48;
 const MAGIC: &[u8; 8] = b"LAMINAHD";
@@ -113,10 +114,32 @@ impl Heads {
         Ok(heads)
     }
 
+    /// Removes files that are neither heads nor being written: older than `age`. Gives how many, and their bytes.
+    pub fn remove_strays(&self, age: Duration) -> Result<(u64, u64)> {
+        let (mut files, mut bytes) = (0, 0);
+        for name in self.names()?.iter().filter(|name| name.parse::<LayerId>().is_err()) {
+            let path = self.dir.join(name);
+            let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
+            if metadata.is_file() && is_older(&metadata, age) && fs::remove_file(&path).is_ok() {
+                (files, bytes) = (files + 1, bytes + metadata.len());
+            }
+        }
+        Ok((files, bytes))
+    }
+
+    /// Whether a layer's head was written longer ago than `age`.
+    pub fn is_older(&self, layer: &LayerId, age: Duration) -> bool {
+        fs::metadata(self.path(layer)).is_ok_and(|metadata| is_older(&metadata, age))
+    }
+
     fn names(&self) -> Result<Vec<String>> {
         let entries = fs::read_dir(&self.dir).map_err(io_error(&self.dir, "listing"))?;
         Ok(entries.filter_map(|e| e.ok()?.file_name().into_string().ok()).collect())
     }
+}
+
+fn is_older(metadata: &fs::Metadata, age: Duration) -> bool {
+    metadata.modified().ok().and_then(|at| at.elapsed().ok()).is_some_and(|since| since > age)
 }
 
 impl CacheError {

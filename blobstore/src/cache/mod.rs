@@ -7,6 +7,7 @@
 //! <dir>/chunks/<n>.seg    compressed chunks: segment.rs
 //! <dir>/chunks/<n>.keep   those that were wanted again: evict.rs
 //! <dir>/chunks/<name>.pin which chunks must stay: pins.rs
+//! <dir>/pins.json         under which references they were pinned: names.rs
 //! ```
 //!
 //! Heads are durable and verified when they are opened; a mount needs them. Chunks are a convenience: nothing of them
@@ -23,6 +24,7 @@ mod evict;
 mod ghost;
 mod heads;
 mod map;
+mod names;
 mod pinned;
 mod pins;
 mod segment;
@@ -41,6 +43,7 @@ mod sim_disk;
 pub use admin::{Usage, Verified};
 pub use chunks::{Chunks, Stats};
 pub use heads::{HeadFile, Heads};
+pub use names::PinNames;
 
 use crate::meter::Meter;
 use rustix::fs::{FlockOperation, flock};
@@ -80,6 +83,14 @@ pub enum CacheError {
         /// Bytes of all of them.
         wanted: u64,
         /// Most bytes.
+        limit: u64,
+    },
+    /// The cache is too small for what was to be in it.
+    #[error("it would take {wanted} bytes of the cache, which has room for {limit} ([cache] size)")]
+    TooSmall {
+        /// Bytes of it.
+        wanted: u64,
+        /// Bytes that there are for chunks.
         limit: u64,
     },
     /// The directory was made by another version.

@@ -14,7 +14,7 @@ use super::{Lock, Options, Reserve};
 use crate::meter::Meter;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// What readers and the writer share.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(super) struct Shared {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) options: Options,
     pub(super) domain: Domain,
-    reserve: u64,
+    pub(super) reserve: u64,
     pub(super) meter: Meter,
     pub(super) waiting_bytes: AtomicU64,
     pub(super) refused: AtomicU64,
@@ -33,6 +33,8 @@ pub(super) struct Shared {
     pub(super) carried: AtomicU64,
     /// See [`Shared::is_loading`].
     loading: AtomicBool,
+    /// Why the last chunk was not written, if it was not.
+    trouble: Mutex<Option<String>>,
     map: RwLock<Map>,
     _lock: Option<Arc<Lock>>,
 }
@@ -62,6 +64,7 @@ impl Shared {
             evicted: AtomicU64::new(0),
             carried: AtomicU64::new(0),
             loading: AtomicBool::new(true),
+            trouble: Mutex::default(),
             map: RwLock::default(),
             _lock: lock,
         };
@@ -128,6 +131,15 @@ impl Shared {
 
     pub(super) fn map_mut(&self) -> RwLockWriteGuard<'_, Map> {
         self.map.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why the last chunk was not written, if it was not.
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_trouble(&self, trouble: Option<String>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
     /// Whether there are segments of which it is not known yet what is in them.

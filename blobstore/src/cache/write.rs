@@ -30,6 +30,8 @@ pub(super) enum Job {
     Unpin(Hash, SyncSender<io::Result<()>>),
     /// Drop the segments that no chunk is in.
     Tidy(SyncSender<()>),
+    /// Apply quota and reserve.
+    Collect(SyncSender<io::Result<()>>),
     /// Say when all before is done.
     Flush(SyncSender<()>),
 }
@@ -63,6 +65,7 @@ impl Writer {
                     self.tidy();
                     _ = done.send(());
                 }
+                Job::Collect(done) => _ = done.send(self.collect()),
                 Job::Flush(done) => _ = done.send(()),
             }
         }
@@ -90,6 +93,7 @@ impl Writer {
             Err(e) if is_full(&e) && self.shared.shed() => self.write(name, bytes),
             other => other,
         };
+        self.shared.set_trouble(written.as_ref().err().map(ToString::to_string));
         if let Err(error) = written {
             self.shared.failed.fetch_add(1, Relaxed);
             self.complain(&error);
@@ -234,6 +238,11 @@ impl Writer {
         pins::remove(&*self.shared.disk, name)?;
         self.shared.map_mut().set_pin(name, None::<Pin>);
         Ok(())
+    }
+
+    fn collect(&mut self) -> io::Result<()> {
+        self.tidy();
+        self.make_room(1)
     }
 
     fn tidy(&self) {

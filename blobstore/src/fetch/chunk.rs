@@ -114,14 +114,14 @@ impl Fetcher {
     ) -> Option<(Place, watch::Receiver<Option<Fetched>>)> {
         let located = layer.index.chunk_at(chunk)?;
         let key = key(&located.entry);
-        if self.inner.is_in_memory(&key) || self.inner.is_cached(&located) {
+        if (cause != Cause::Fill && self.inner.is_in_memory(&key)) || self.inner.is_cached(&located) {
             return None;
         }
         let (wish, task) = (wish(layer, &located, cause), self.task(layer, chunk));
         let Joined::Start(landing, receiver) = self.inner.flights.join(&key, &wish, || None) else { return None };
         let place = wish.place;
         // What stays as it is stored takes nothing of the room for decoded chunks.
-        let decoded = if cause == Cause::Prefetch { 0 } else { located.entry.data_len };
+        let decoded = if cause == Cause::Readahead { located.entry.data_len } else { 0 };
         let share = self.inner.ahead.share(decoded.into());
         asks.extend(self.start(layer, located, task, wish, landing, Some(share)));
         Some((place, receiver))
@@ -245,17 +245,22 @@ impl Fetcher {
             }
         };
         let unread = !wish.needed.load(Relaxed);
-        if unread {
+        let for_cache = wish.for_cache();
+        if unread && !for_cache {
             self.inner.meter.prefetched(u64::from(located.entry.stored_len));
         }
         let key = key(&located.entry);
         let brought = match piece.content {
             Some(content) => {
-                self.inner.decoded.put(key, content.clone(), unread);
+                if !for_cache {
+                    self.inner.decoded.put(key, content.clone(), unread);
+                }
                 Brought::Content(content)
             }
             None => {
-                self.inner.stored.put(key, &piece.stored);
+                if !for_cache {
+                    self.inner.stored.put(key, &piece.stored);
+                }
                 Brought::Stored(piece.stored.clone())
             }
         };

@@ -42,7 +42,12 @@ impl Wish {
 
     /// Whether its content is not needed yet: a list is longer than what memory holds of it, decompressed.
     pub(super) fn may_stay_stored(&self) -> bool {
-        self.cause == Cause::Prefetch && !self.needed.load(Relaxed)
+        matches!(self.cause, Cause::Prefetch | Cause::Fill) && !self.needed.load(Relaxed)
+    }
+
+    /// Whether it is for the cache only.
+    pub(super) fn for_cache(&self) -> bool {
+        self.cause == Cause::Fill && !self.needed.load(Relaxed)
     }
 
     pub(super) fn class(&self) -> Class {

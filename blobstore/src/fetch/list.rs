@@ -10,7 +10,7 @@ use super::dispatch::Dispatcher;
 use super::flight::wait;
 use super::queue::Place;
 use super::watch::Cause;
-use super::{Fetched, Fetcher, Layer};
+use super::{FetchError, Fetched, Fetcher, Layer};
 use crate::layer::LayerId;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,13 +32,29 @@ impl Fetcher {
     pub fn prefetch(&self, layer: &Layer, chunks: Vec<u32>) -> Prefetch {
         let (fetcher, layer) = (self.clone(), layer.clone());
         Prefetch(tokio::spawn(async move {
-            let mut under_way = UnderWay::new(&fetcher);
-            for together in chunks.chunks(TOGETHER) {
-                under_way.begin(&fetcher, together.iter().map(|chunk| (&layer, *chunk)));
-                under_way.wait_until(UNDER_WAY).await;
-            }
-            under_way.wait_until(0).await;
+            drop(fetcher.bring_all(&layer, &chunks, Cause::Prefetch).await);
         }))
+    }
+
+    /// Fetches chunks of a layer for the cache, behind everything that readers wait for, and keeps nothing in memory. Those
+    /// that are in the cache, or that a reader's fetch brings already, are passed over. What came is in the cache once it is
+    /// written ([`crate::cache::Chunks::flush`]), if that takes it. Each is tried once. Dropped before its end, it is given up
+    /// as a [`Prefetch`] is. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// Why the first of those that did not come did not; the others were fetched all the same.
+    pub async fn fill(&self, layer: &Layer, chunks: &[u32]) -> Result<(), FetchError> {
+        self.bring_all(layer, chunks, Cause::Fill).await
+    }
+
+    async fn bring_all(&self, layer: &Layer, chunks: &[u32], cause: Cause) -> Result<(), FetchError> {
+        let mut under_way = UnderWay::new(self, cause);
+        for together in chunks.chunks(TOGETHER) {
+            under_way.begin(self, together.iter().map(|chunk| (layer, *chunk)));
+            under_way.wait_until(UNDER_WAY).await;
+        }
+        under_way.wait_until(0).await;
+        under_way.failed.take().map_or(Ok(()), Err)
     }
 
     /// Fetches, and decompresses, what starts are expected to read, as long as the result lives. What was not read so long after
@@ -147,7 +163,7 @@ impl Shared {
 }
 
 async fn fetch_starts(fetcher: Fetcher, shared: Arc<Shared>) {
-    let mut under_way = UnderWay::new(&fetcher);
+    let mut under_way = UnderWay::new(&fetcher, Cause::Prefetch);
     loop {
         let next = shared.take();
         if next.is_empty() {
@@ -204,18 +220,21 @@ impl Fetcher {
 struct UnderWay {
     dispatcher: Arc<Dispatcher>,
     chunks: VecDeque<(Place, watch::Receiver<Option<Fetched>>)>,
+    cause: Cause,
+    /// Why the first of those that did not come did not.
+    failed: Option<FetchError>,
 }
 
 impl UnderWay {
-    fn new(fetcher: &Fetcher) -> Self {
-        Self { dispatcher: fetcher.inner.dispatcher.clone(), chunks: VecDeque::new() }
+    fn new(fetcher: &Fetcher, cause: Cause) -> Self {
+        Self { dispatcher: fetcher.inner.dispatcher.clone(), chunks: VecDeque::new(), cause, failed: None }
     }
 
     /// Begins to fetch chunks, together.
     fn begin<'a>(&mut self, fetcher: &Fetcher, together: impl Iterator<Item = (&'a Layer, u32)>) {
         let mut asks = Vec::new();
         for (layer, chunk) in together {
-            self.chunks.extend(fetcher.begin_ahead(layer, chunk, Cause::Prefetch, &mut asks));
+            self.chunks.extend(fetcher.begin_ahead(layer, chunk, self.cause, &mut asks));
         }
         self.dispatcher.ask(asks);
     }
@@ -225,8 +244,11 @@ impl UnderWay {
         while self.chunks.len() > left
             && let Some((_, result)) = self.chunks.front()
         {
-            let _ = wait(result.clone()).await;
+            let done = wait(result.clone()).await;
             self.chunks.pop_front();
+            if let (Some(Err(error)), None) = (done, &self.failed) {
+                self.failed = Some(error);
+            }
         }
     }
 }

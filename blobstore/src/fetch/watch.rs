@@ -23,6 +23,8 @@ pub enum Cause {
     Readahead,
     /// It stood on a list, such as a profile's.
     Prefetch,
+    /// The cache was to have it.
+    Fill,
 }
 
 /// One read, or one chunk that was fetched ahead.

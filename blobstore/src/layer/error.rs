@@ -56,7 +56,7 @@ impl LayerError {
         }
     }
 
-    pub(super) fn corrupt(what: impl Into<String>) -> Self {
+    pub(crate) fn corrupt(what: impl Into<String>) -> Self {
         Self::Corrupt { what: what.into(), chunk: None }
     }
 

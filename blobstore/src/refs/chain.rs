@@ -2,7 +2,9 @@
 
 use super::error::{Error, Result};
 use super::{Digest, Refs, Stack, StackEntry, sharded};
+use crate::layer::LayerId;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// Body of `refs/chain/ab/<hex>`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,19 +72,32 @@ impl Refs {
         }
     }
 
+    /// The same, where one with a layer of `gone` counts as absent, too.
+    pub async fn chain_without(&self, chain_id: &Digest, gone: &BTreeSet<LayerId>) -> Result<Option<Chain>> {
+        let names_gone = |stack: &Stack| stack.layers().iter().any(|entry| gone.contains(&entry.layer));
+        let chain = self.chain(chain_id).await?.filter(|chain| !names_gone(&chain.stack));
+        Ok(chain.map(|mut chain| {
+            chain.collapsed = chain.collapsed.filter(|stack| !names_gone(stack));
+            chain
+        }))
+    }
+
     /// Writes a chain reference if there is none (or one with a revoked layer); gives the one that stands then,
     /// which is another writer's if that one was faster.
     pub async fn create_chain(&self, chain: &Chain) -> Result<Chain> {
+        self.create_chain_without(chain, &BTreeSet::new()).await
+    }
+
+    async fn create_chain_without(&self, chain: &Chain, gone: &BTreeSet<LayerId>) -> Result<Chain> {
         let chain = chain.clone().check(&chain.chain_id)?;
-        if let Some(theirs) = self.chain(&chain.chain_id).await? {
+        if let Some(theirs) = self.chain_without(&chain.chain_id, gone).await? {
             return Ok(theirs);
         }
         let key = Chain::key(&chain.chain_id);
-        let stands = self.create_or_take(&key, &chain).await?.body;
-        let stands = stands.check(&chain.chain_id)?;
-        match self.revoked_layer(&stands.stack).await? {
-            None => Ok(stands),
-            Some(_) => self.replace_chain(&chain).await,
+        self.create_or_take(&key, &chain).await?.body.check(&chain.chain_id)?;
+        match self.chain_without(&chain.chain_id, gone).await? {
+            Some(stands) => Ok(stands),
+            None => self.replace_chain(&chain).await,
         }
     }
 
@@ -97,6 +112,16 @@ impl Refs {
     /// stack that *stands* for the chain below it, whoever wrote that. A collapsed stack goes where the stack that it
     /// was made of goes. All layers must be in the store already.
     pub async fn write_chains(&self, layers: &[ChainLayer], again: bool) -> Result<Vec<Chain>> {
+        self.write_chains_without(layers, again, &BTreeSet::new()).await
+    }
+
+    /// The same, where what is stored with a layer of `gone` counts as absent.
+    pub async fn write_chains_without(
+        &self,
+        layers: &[ChainLayer],
+        again: bool,
+        gone: &BTreeSet<LayerId>,
+    ) -> Result<Vec<Chain>> {
         let mut chains = Vec::with_capacity(layers.len());
         let mut below = Stack::EMPTY;
         for layer in layers {
@@ -104,11 +129,11 @@ impl Refs {
             let mut chain = Chain { chain_id: layer.chain_id, stack, collapsed: None };
             let stands = match again {
                 true => {
-                    let before = self.chain(&chain.chain_id).await.ok().flatten();
+                    let before = self.chain_without(&chain.chain_id, gone).await.ok().flatten();
                     chain.collapsed = before.filter(|b| b.stack == chain.stack).and_then(|b| b.collapsed);
                     self.replace_chain(&chain).await?
                 }
-                false => self.create_chain(&chain).await?,
+                false => self.create_chain_without(&chain, gone).await?,
             };
             below = stands.stack.clone();
             chains.push(stands);

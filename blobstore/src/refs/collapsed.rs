@@ -6,6 +6,8 @@
 
 use super::error::Result;
 use super::{Chain, Refs, Stack, StackEntry};
+use crate::layer::LayerId;
+use std::collections::BTreeSet;
 
 /// What a reference stands for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -54,10 +56,20 @@ impl Refs {
     /// is not the one that was collapsed is left as it is, and so is one that has a collapsed stack, unless `again`. All
     /// layers must be in the store already.
     pub async fn add_collapsed(&self, chains: &[Chain], again: bool) -> Result<Vec<Chain>> {
+        self.add_collapsed_without(chains, again, &BTreeSet::new()).await
+    }
+
+    /// The same, where what is stored with a layer of `gone` counts as absent.
+    pub async fn add_collapsed_without(
+        &self,
+        chains: &[Chain],
+        again: bool,
+        gone: &BTreeSet<LayerId>,
+    ) -> Result<Vec<Chain>> {
         let mut stand = Vec::with_capacity(chains.len());
         for chain in chains {
             let chain_id = chain.chain_id;
-            match self.chain(&chain_id).await? {
+            match self.chain_without(&chain_id, gone).await? {
                 Some(theirs) if theirs.stack != chain.stack => {
                     tracing::warn!(%chain_id, "another writer gave it another stack: it gets no collapsed one");
                     stand.push(theirs);

@@ -36,9 +36,9 @@ pub struct LayerDigest {
 
 /// A [`Diff`] to be added to: candidates of other writers stay as they are, those too that only a newer build can judge.
 #[derive(Clone, Serialize, Deserialize)]
-struct Kept {
-    diff_id: Digest,
-    candidates: Vec<serde_json::Value>,
+pub(super) struct Kept {
+    pub(super) diff_id: Digest,
+    pub(super) candidates: Vec<serde_json::Value>,
 }
 
 impl Diff {

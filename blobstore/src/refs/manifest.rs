@@ -87,7 +87,8 @@ impl ManifestDoc {
     }
 }
 
-fn blob_key(digest: &Digest) -> String {
+/// Key of an index, manifest or config.
+pub fn blob_key(digest: &Digest) -> String {
     format!("blobs/sha256/{}", digest.hex())
 }
 

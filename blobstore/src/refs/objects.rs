@@ -9,14 +9,24 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+#[cfg(test)]
+thread_local! {
+    /// What a test says that the time is, on its thread.
+    pub(crate) static NOW: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
+}
+
 /// Seconds since 1970.
 pub(super) fn now() -> u64 {
+    #[cfg(test)]
+    if let Some(now) = NOW.get() {
+        return now;
+    }
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
 
 impl Refs {
     /// The object at `key`, checked, or `None`.
-    pub(super) async fn read<T: DeserializeOwned>(&self, key: &str) -> Result<Option<Document<T>>> {
+    pub(crate) async fn read<T: DeserializeOwned>(&self, key: &str) -> Result<Option<Document<T>>> {
         self.read_in_series(key, key).await
     }
 

@@ -47,7 +47,7 @@ impl Refs {
     }
 
     /// The one layer whose id starts with `start`.
-    async fn layer_with(&self, start: &str) -> Result<LayerId> {
+    pub async fn layer_with(&self, start: &str) -> Result<LayerId> {
         let name = format!("layer:{start}");
         self.check_format().await?;
         let shard = start.get(..2).unwrap_or_default();

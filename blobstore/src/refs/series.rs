@@ -10,8 +10,10 @@ use super::envelope::Document;
 use super::error::{Error, Result};
 use crate::store::StoreError;
 use bytes::Bytes;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// How often a writer tries to be first at a sequence.
 const ATTEMPTS: u32 = 32;
@@ -32,6 +34,13 @@ fn key(prefix: &str, sequence: u64) -> String {
 fn parse(prefix: &str, listed: &str) -> Option<u64> {
     let sequence = listed.strip_prefix(prefix)?.parse().ok()?;
     (key(prefix, sequence) == listed).then_some(sequence)
+}
+
+/// Prefix and sequence of a key that is of some series.
+pub(crate) fn split(listed: &str) -> Option<(&str, u64)> {
+    let at = listed.rfind('/')? + 1;
+    let (prefix, _) = listed.split_at(at);
+    parse(prefix, listed).map(|sequence| (prefix, sequence))
 }
 
 impl Refs {
@@ -85,6 +94,30 @@ impl Refs {
             self.store.delete(&key(prefix, sequence)).await?;
         }
         Ok(())
+    }
+
+    /// The newest of each series below `root`, `at_once` of them asked for at a time. Those that are removed meanwhile
+    /// are left out.
+    pub(crate) async fn newest_below<T: DeserializeOwned>(
+        &self,
+        root: &str,
+        at_once: usize,
+    ) -> Result<Vec<(String, T)>> {
+        self.check_format().await?;
+        let mut tops: BTreeMap<String, u64> = BTreeMap::new();
+        for (prefix, sequence) in self.store.list(root).await?.iter().filter_map(|key| split(key)) {
+            let top = tops.entry(prefix.to_owned()).or_default();
+            *top = sequence.max(*top);
+        }
+        let read = |(prefix, sequence): (String, u64)| async move {
+            let found = match self.member::<T>(&prefix, sequence).await? {
+                None => self.newest::<T>(&prefix).await?,
+                found => found,
+            };
+            Ok::<_, Error>(found.map(|document| (prefix, document.body)))
+        };
+        let all: Vec<_> = stream::iter(tops).map(read).buffer_unordered(at_once).try_collect().await?;
+        Ok(all.into_iter().flatten().collect())
     }
 
     async fn member<T: DeserializeOwned>(&self, prefix: &str, sequence: u64) -> Result<Option<Document<T>>> {

@@ -23,6 +23,7 @@ pub async fn run(store: &dyn Store) {
     upload_is_exclusive(store, &base).await;
     adoption_is_exclusive(store, &base).await;
     listing_is_recursive_and_in_byte_order(store, &base).await;
+    a_listing_tells_sizes_and_times(store, &base).await;
     bad_keys_are_refused(store, &base).await;
     remove_all(store, &base).await;
 }
@@ -204,6 +205,29 @@ async fn listing_is_recursive_and_in_byte_order(store: &dyn Store, base: &str) {
     assert_eq!(done(store.list(&format!("{folder}c/")).await), Vec::<String>::new());
 }
 
+/// Times are the store's own, so those of two objects can be compared, whoever wrote them; to the second at least.
+async fn a_listing_tells_sizes_and_times(store: &dyn Store, base: &str) {
+    let folder = format!("{base}scan/");
+    let key = |name: &str| format!("{folder}{name}");
+    for (name, size) in [("b/c", 3), ("a", 0), ("b-c", 5000)] {
+        done(store.create(&key(name), vec![7; size].into()).await);
+    }
+    let found = done(store.scan(&folder).await);
+    let told: Vec<(&str, u64)> = found.iter().map(|o| (o.key.as_str(), o.stat.size)).collect();
+    assert_eq!(told, [(&*key("a"), 0), (&*key("b-c"), 5000), (&*key("b/c"), 3)]);
+    for object in &found {
+        let stat = done(store.stat(&object.key).await);
+        let apart = stat.modified.duration_since(object.stat.modified).unwrap_or_else(|e| e.duration());
+        assert!(apart < Duration::from_secs(1), "{}: listed with {:?}, it has {stat:?}", object.key, object.stat);
+    }
+    let first = found[0].stat.modified;
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    done(store.put(&key("a"), Bytes::new()).await);
+    let again = done(store.scan(&folder).await)[0].stat.modified;
+    assert!(again > first, "what is written again has a later time: {again:?} {first:?}");
+    assert_eq!(done(store.scan(&key("nothing/")).await), Vec::new());
+}
+
 async fn bad_keys_are_refused(store: &dyn Store, base: &str) {
     for key in ["", "/", "..", "a/../b", "a//b", "/a", "a/", "a/./b", "a\0b", "a/.tmp-b"] {
         let key = if key.is_empty() { String::new() } else { format!("{base}bad/{key}") };
@@ -216,6 +240,7 @@ async fn bad_keys_are_refused(store: &dyn Store, base: &str) {
     }
     unsupported(store.list("conformance").await);
     unsupported(store.list("../").await);
+    unsupported(store.scan("conformance").await);
 }
 
 async fn remove_all(store: &dyn Store, base: &str) {

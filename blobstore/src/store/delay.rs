@@ -1,12 +1,12 @@
 //! A store that answers later: the network's part in benchmarks and tests.
 
-use super::{Pieces, Result, Stat, Store};
+use super::{Listed, Pieces, Result, Stat, Store};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Forwards every request after a fixed time; requests do not wait for each other.
 #[derive(Debug)]
@@ -67,6 +67,14 @@ impl Store for Delay {
 
     async fn list(&self, prefix: &str) -> Result<Vec<String>> {
         self.wait().await.list(prefix).await
+    }
+
+    async fn scan(&self, prefix: &str) -> Result<Vec<Listed>> {
+        self.wait().await.scan(prefix).await
+    }
+
+    async fn leftovers(&self, before: SystemTime, remove: bool) -> Result<Vec<Listed>> {
+        self.wait().await.leftovers(before, remove).await
     }
 
     async fn delete(&self, key: &str) -> Result<()> {

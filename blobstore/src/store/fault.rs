@@ -1,6 +1,6 @@
 //! A store that fails as it is told to: for the tests of everything that reads from one.
 
-use super::{Pieces, Result, Stat, Store, StoreError};
+use super::{Listed, Pieces, Result, Stat, Store, StoreError};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// The operations of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -26,6 +26,7 @@ pub enum Op {
     Put,
     /// Also of a file that the store may take as it is.
     Upload,
+    /// Also with sizes and times.
     List,
     Delete,
 }
@@ -208,6 +209,16 @@ impl Store for Fault {
     async fn list(&self, prefix: &str) -> Result<Vec<String>> {
         let action = self.before(Op::List, prefix, None).await?;
         self.after(&action, prefix, self.inner.list(prefix).await)
+    }
+
+    async fn scan(&self, prefix: &str) -> Result<Vec<Listed>> {
+        let action = self.before(Op::List, prefix, None).await?;
+        self.after(&action, prefix, self.inner.scan(prefix).await)
+    }
+
+    async fn leftovers(&self, before: SystemTime, remove: bool) -> Result<Vec<Listed>> {
+        let action = self.before(Op::List, "", None).await?;
+        self.after(&action, "", self.inner.leftovers(before, remove).await)
     }
 
     async fn delete(&self, key: &str) -> Result<()> {

@@ -1,6 +1,6 @@
 //! A store that counts what goes through it.
 
-use super::{Pieces, Result, Stat, Store};
+use super::{Listed, Pieces, Result, Stat, Store};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::SystemTime;
 
 /// What went through a [`Metered`] store since it was made. Plain counters: each is right, together they are no
 /// snapshot.
@@ -113,6 +114,14 @@ impl Store for Metered {
 
     async fn list(&self, prefix: &str) -> Result<Vec<String>> {
         self.counts.answered(self.inner.list(prefix).await)
+    }
+
+    async fn scan(&self, prefix: &str) -> Result<Vec<Listed>> {
+        self.counts.answered(self.inner.scan(prefix).await)
+    }
+
+    async fn leftovers(&self, before: SystemTime, remove: bool) -> Result<Vec<Listed>> {
+        self.counts.answered(self.inner.leftovers(before, remove).await)
     }
 
     async fn delete(&self, key: &str) -> Result<()> {

@@ -61,6 +61,15 @@ pub struct Stat {
     pub modified: SystemTime,
 }
 
+/// An object of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Its key.
+    pub key: String,
+    /// Its size and time.
+    pub stat: Stat,
+}
+
 /// Why a store could not do what was asked. The key and the store's URL stand in the text.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -197,6 +206,28 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Keys that start with `prefix` (which ends in `/` or is empty), recursively, in byte order. Objects that are
     /// being written are not among them.
     async fn list(&self, prefix: &str) -> Result<Vec<String>>;
+
+    /// As [`Store::list`], with the size and time of each. Of a bucket that costs nothing more.
+    async fn scan(&self, prefix: &str) -> Result<Vec<Listed>> {
+        let mut found = Vec::new();
+        for key in self.list(prefix).await? {
+            match self.stat(&key).await {
+                Ok(stat) => found.push(Listed { key, stat }),
+                // Deleted since it was listed.
+                Err(StoreError::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
+    }
+
+    /// What killed writers have left, that was last written before a moment by the store's clock: no objects, and not in
+    /// listings. Gives their names, whatever they look like; with `remove`, they are gone then. A bucket shows none: it has
+    /// rules of its own for uploads that came to no end.
+    async fn leftovers(&self, before: SystemTime, remove: bool) -> Result<Vec<Listed>> {
+        let _ = (before, remove);
+        Ok(Vec::new())
+    }
 
     /// Removes an object; one that is not there is no error.
     async fn delete(&self, key: &str) -> Result<()>;

@@ -4,14 +4,14 @@
 //! again. Uploads are not begun again here: backends try again what they are made of. A creation whose first answer was lost
 //! finds what it has made itself, and says that it exists: callers look at what is there in any case.
 
-use super::{Pieces, Result, Stat, Store, StoreError};
+use super::{Listed, Pieces, Result, Stat, Store, StoreError};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::hash::{BuildHasher, Hasher};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// How often one thing is tried.
 const TRIES: u32 = 4;
@@ -115,6 +115,14 @@ impl Store for Retry {
 
     async fn list(&self, prefix: &str) -> Result<Vec<String>> {
         tried(|| self.inner.list(prefix)).await
+    }
+
+    async fn scan(&self, prefix: &str) -> Result<Vec<Listed>> {
+        tried(|| self.inner.scan(prefix)).await
+    }
+
+    async fn leftovers(&self, before: SystemTime, remove: bool) -> Result<Vec<Listed>> {
+        self.inner.leftovers(before, remove).await
     }
 
     async fn delete(&self, key: &str) -> Result<()> {

@@ -1,5 +1,6 @@
 //! The subcommands of `lamina`, one file each. Each says what was done; how it is printed is `output`'s business.
 
+mod cache;
 mod convert;
 mod export;
 mod inspect;
@@ -9,6 +10,7 @@ mod pull;
 mod started_files;
 mod status;
 mod store;
+mod trace;
 mod verify;
 
 use crate::args::{Command, Global, Lamina};
@@ -22,7 +24,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 /// Named in the documentation as coming; a clear word is better than "unrecognized".
-const NOT_YET: [&str; 5] = ["cache", "compose", "snapshot", "trace", "virtiofs"];
+const NOT_YET: [&str; 3] = ["compose", "snapshot", "virtiofs"];
 
 /// What every subcommand gets.
 struct Context {
@@ -50,6 +52,10 @@ impl Context {
 
     fn daemon(&self) -> control::DaemonClient<tonic::transport::Channel> {
         control::client(&self.config.socket())
+    }
+
+    fn cache(&self) -> control::CacheClient<tonic::transport::Channel> {
+        control::cache_client(&self.config.socket())
     }
 
     /// The daemon's answer, or a failure that says how to start one.
@@ -96,7 +102,9 @@ fn run(global: &Global, command: Command) -> Result<(), Failure> {
         Command::Pull(arguments) => runtime.block_on(pull::run(&context, &arguments)),
         Command::Mount(arguments) => runtime.block_on(mount::mount(&context, &arguments)),
         Command::Umount(arguments) => runtime.block_on(mount::umount(&context, &arguments)),
+        Command::Cache(command) => runtime.block_on(cache::run(&context, &command)),
         Command::Store(command) => runtime.block_on(store::run(&context, &command)),
+        Command::Trace(arguments) => runtime.block_on(trace::run(&context, &arguments)),
         Command::Status => runtime.block_on(status::run(&context)),
         Command::Other(words) => Err(other(words.first().map_or("", String::as_str))),
     };

@@ -14,19 +14,26 @@ mod document;
 mod index;
 mod originals;
 
-use crate::error::{Result, store};
+use crate::error::{Result, held, store};
 use crate::ready::{chain_ids_of, chain_layers};
 use crate::registry::{BlobToPush, Pushed, Repository, Settings};
 use crate::report::{PushReport, PushedImage};
 use crate::source::{Blobs, Images};
 use accelerated::Accelerated;
-use blobstore::refs::{Chain, Digest, ImageName, ManifestDoc, Refs};
+use blobstore::collect::{Held, Lease};
+use blobstore::refs::{Chain, Digest, ImageName, ManifestDoc, Refs, blob_key};
 use document::Document;
 use originals::Originals;
 use std::collections::HashMap;
 
 /// Pushes images that the store has, with their originals, as `name`.
-pub(crate) async fn push(refs: &Refs, images: &Images, name: &ImageName, settings: &Settings) -> Result<PushReport> {
+pub(crate) async fn push(
+    refs: &Refs,
+    lease: &Lease,
+    images: &Images,
+    name: &ImageName,
+    settings: &Settings,
+) -> Result<PushReport> {
     let target = Target { repository: Repository::new(name, settings)?, report: PushReport::default() };
     let originals = originals::collect(images).await?;
     let (mut ours, mut known) = (Vec::new(), HashMap::new());
@@ -35,11 +42,14 @@ pub(crate) async fn push(refs: &Refs, images: &Images, name: &ImageName, setting
         ours.extend(made.map(|made| (image.manifest, made)));
     }
     let index = index::make(&originals, &ours)?;
+    lease.hold(written(&index, &ours)).await.map_err(held)?;
+    lease.settle().await.map_err(held)?;
     for (_, made) in &ours {
-        remember(refs, made).await?;
+        remember(refs, lease, made).await?;
     }
     refs.put_blob(index.bytes.clone().into()).await.map_err(store)?;
     let report = target.send(refs, images, &originals, &ours, &index, name).await?;
+    lease.check().await.map_err(held)?;
     refs.put_image(name, index.digest).await.map_err(store)?;
     let images = ours.iter().map(|(_, made)| PushedImage {
         platform: made.platform.to_string(),
@@ -103,14 +113,25 @@ impl Target {
     }
 }
 
+/// The keys of what the store gets besides.
+fn written(index: &Document, ours: &[(Digest, Accelerated)]) -> Vec<String> {
+    let mut keys = vec![blob_key(&index.digest), ManifestDoc::key(&index.digest)];
+    for (_, made) in ours {
+        let (config, manifest) = (&made.config.digest, &made.manifest.digest);
+        keys.extend([blob_key(config), blob_key(manifest), ManifestDoc::key(manifest)]);
+    }
+    keys
+}
+
 /// References for our manifest: its chain ids stand for the same stacks as the original's.
-async fn remember(refs: &Refs, made: &Accelerated) -> Result<()> {
+async fn remember(refs: &Refs, lease: &Lease, made: &Accelerated) -> Result<()> {
+    let mut references = Held::new(refs, lease);
     let chain_ids = chain_ids_of(made.layers.iter().map(|layer| &layer.digests.image));
     let layers = chain_layers(&chain_ids, made.layers.iter().map(|layer| &layer.entry));
-    let mut chains = refs.write_chains(&layers, false).await.map_err(store)?;
+    let mut chains = references.write_chains(&layers, false).await.map_err(held)?;
     if let (Some(top), Some(collapsed)) = (chains.last_mut(), &made.collapsed) {
         let with = Chain { collapsed: Some(collapsed.clone()), ..top.clone() };
-        let stands = refs.add_collapsed(&[with], false).await.map_err(store)?;
+        let stands = references.add_collapsed(&[with], false).await.map_err(held)?;
         stands.into_iter().for_each(|chain| *top = chain);
     }
     let diff_ids = made.layers.iter().map(|layer| &layer.digests.image);

@@ -6,23 +6,41 @@ use super::{Here, Session, thread};
 use crate::assume::holds;
 use crate::below::Below;
 use crate::build::{Made, Settings};
-use crate::error::{Error, Result, store};
+use crate::error::{Error, Result, held, store};
 use crate::progress::Event;
 use crate::source::LayerBlob;
 use crate::work::{Adopted, Key, Slot};
-use blobstore::layer::{WRITER_GENERATION, format};
+use blobstore::collect::Held;
+use blobstore::layer::{LayerId, WRITER_GENERATION, format};
 use blobstore::refs::{Assume, Digest, StackEntry};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::task::spawn_blocking;
 
 impl Session<'_> {
-    /// The top layer of a chain that the store knows.
-    pub(super) async fn known_chain(&self, chain_id: &Digest) -> Result<Option<StackEntry>> {
-        match self.refs.chain(chain_id).await {
-            Ok(chain) => Ok(chain.and_then(|chain| chain.stack.into_layers().pop())),
-            Err(e) if e.is_not_converted() => Ok(None),
-            Err(e) => Err(store(e)),
+    /// The top layers of those chains, from the lowest on, that the store knows and whose layers can be used.
+    pub(super) async fn known(&self, chain_ids: &[Digest]) -> Result<Vec<StackEntry>> {
+        let mut chains = Vec::new();
+        for chain_id in chain_ids {
+            match self.refs.chain(chain_id).await {
+                Ok(Some(chain)) => chains.push(chain.stack),
+                Err(e) if !e.is_not_converted() => return Err(store(e)),
+                _ => break,
+            }
         }
+        let layers = chains.iter().flatten().map(|entry| entry.layer);
+        let gone = self.unusable(layers).await?;
+        let whole = chains.into_iter().take_while(|stack| stack.layers().iter().all(|e| !gone.contains(&e.layer)));
+        Ok(whole.filter_map(|stack| stack.into_layers().pop()).collect())
+    }
+
+    /// Holds layers of the store; those that cannot be had, for a collector is about to delete them or has.
+    async fn unusable(&self, layers: impl IntoIterator<Item = LayerId>) -> Result<BTreeSet<LayerId>> {
+        let mut layers = layers.into_iter().peekable();
+        if layers.peek().is_none() {
+            return Ok(BTreeSet::new());
+        }
+        Held::new(self.refs, &self.lease).unusable(layers).await.map_err(held)
     }
 
     /// What a chain shows.
@@ -53,6 +71,9 @@ impl Session<'_> {
             let current =
                 candidate.entry.generation == WRITER_GENERATION && candidate.entry.format == u32::from(format::MAJOR);
             if !current || !all_hold(&candidate.assumes, below) {
+                continue;
+            }
+            if !self.unusable([candidate.entry.layer]).await?.is_empty() {
                 continue;
             }
             match below.load(self.refs.store(), &candidate.entry).await {

@@ -11,7 +11,7 @@
 use crate::below::Below;
 use crate::build::{self, Input, Made, Settings};
 use crate::collapse::{Collapsed, Collapser};
-use crate::error::{Error, Result, store};
+use crate::error::{Error, Result, held, store};
 use crate::options::Options;
 use crate::progress::{Event, ReadProgress};
 use crate::publish::Publisher;
@@ -20,7 +20,8 @@ use crate::ready::{Ready, chain_ids, fresh, report, reused};
 use crate::report::{ImageReport, Report};
 use crate::source::{Blobs, Image, Images, LayerBlob, OpenBlob};
 use crate::work::{Slot, Stage, Work};
-use blobstore::refs::{Digest, ImageName, Refs};
+use blobstore::collect::Lease;
+use blobstore::refs::{Digest, ImageName, ManifestDoc, Refs, blob_key, layer_key};
 use blobstore::store::{FileStore, Store};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -41,6 +42,8 @@ pub(crate) struct Session<'a> {
     staged: Arc<dyn Store>,
     /// The layers in the stage.
     here: Mutex<Vec<Here>>,
+    /// What of the store this conversion uses or is about to name: nobody deletes it meanwhile.
+    lease: Arc<Lease>,
 }
 
 /// A layer in the stage.
@@ -63,7 +66,16 @@ impl<'a> Session<'a> {
         let staged = Arc::new(FileStore::new(&path));
         let (level, chunk_size, first) = (options.level, options.chunk_size, options.first.clone());
         let settings = Settings { level, threads, chunk_size, first, stage: path };
-        Ok(Self { refs, options, settings, work, _stage: stage, staged, here: Mutex::default() })
+        let lease = Arc::new(Lease::of_writer(refs.store().clone()));
+        lease.kept();
+        Ok(Self { refs, options, settings, work, _stage: stage, staged, here: Mutex::default(), lease })
+    }
+
+    /// Holds nothing any more: what was published has names.
+    pub(crate) async fn release(&self) {
+        if let Err(error) = self.lease.release().await {
+            tracing::warn!(%error, "cannot take a lease back: it ends by itself");
+        }
     }
 
     /// Converts and publishes what a source holds.
@@ -81,18 +93,20 @@ impl<'a> Session<'a> {
         let publisher = self.publisher();
         let mut report = Report { digest: Some(images.root.to_string()), ..Report::default() };
         self.tell_storing(converted.iter().flat_map(|(_, layers, _)| layers));
+        publisher.hold(written(&images, &converted)).await?;
         publisher.documents(&images.documents).await?;
         for (image, layers, collapsed) in converted {
             report.images.push(publisher.image(image, layers, collapsed).await?);
         }
         if let Some(name) = name {
+            self.lease.check().await.map_err(held)?;
             self.refs.put_image(&name, images.root).await.map_err(store)?;
             report.name = Some(name.to_string());
         }
         report.tag = self.options.tag.as_ref().map(ToString::to_string);
         self.forget(|_| true);
         if let Some(name) = &self.options.push {
-            report.pushed = Some(push::push(self.refs, &images, name, &self.options.registries).await?);
+            report.pushed = Some(push::push(self.refs, &self.lease, &images, name, &self.options.registries).await?);
         }
         Ok(report)
     }
@@ -129,7 +143,14 @@ impl<'a> Session<'a> {
     fn publisher(&self) -> Publisher<'_> {
         let Options { again, tag, progress, .. } = self.options;
         let stage = &self.settings.stage;
-        Publisher { refs: self.refs, stage, again: *again, tag: tag.as_ref(), progress: progress.as_ref() }
+        Publisher {
+            refs: self.refs,
+            lease: &self.lease,
+            stage,
+            again: *again,
+            tag: tag.as_ref(),
+            progress: progress.as_ref(),
+        }
     }
 
     fn image_name(&self, images: &Images) -> Option<ImageName> {
@@ -141,8 +162,7 @@ impl<'a> Session<'a> {
         let chain_ids = chain_ids(image);
         let mut ready: Vec<Ready> = Vec::new();
         if !self.options.again {
-            for (layer, chain_id) in image.layers.iter().zip(&chain_ids) {
-                let Some(entry) = self.known_chain(chain_id).await? else { break };
+            for ((layer, chain_id), entry) in image.layers.iter().zip(&chain_ids).zip(self.known(&chain_ids).await?) {
                 ready.push(reused(entry, layer, *chain_id));
             }
         }
@@ -300,6 +320,19 @@ impl<'a> Session<'a> {
 enum Lay {
     Not,
     Over,
+}
+
+/// The keys of everything that is about to be written, or named by it.
+fn written(images: &Images, converted: &[(&Image, Vec<Ready>, Option<Collapsed>)]) -> Vec<String> {
+    let documents = images.documents.iter().map(|document| blob_key(&Digest::of(document)));
+    let mut keys: Vec<String> = documents.chain([blob_key(&images.root), ManifestDoc::key(&images.root)]).collect();
+    for (image, layers, collapsed) in converted {
+        let entries = layers.iter().map(|layer| &layer.entry);
+        let entries = entries.chain(collapsed.iter().flat_map(|collapsed| &collapsed.layers));
+        keys.extend(entries.map(|entry| layer_key(&entry.layer)));
+        keys.extend([ManifestDoc::key(&image.manifest), blob_key(&image.manifest), blob_key(&image.config)]);
+    }
+    keys
 }
 
 fn thread(error: tokio::task::JoinError) -> Error {

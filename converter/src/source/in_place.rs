@@ -156,6 +156,24 @@ mod tests {
     }
 
     #[test]
+    fn what_somebody_would_write_to_before_it_is_read_is_a_failure_and_no_refusal() {
+        use std::os::unix::fs::OpenOptionsExt;
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("file");
+        std::fs::write(&path, [1; 5000]).unwrap();
+        let Reading::InPlace(tar, headers) = Reading::of(blob(&path, 0, u64::MAX), u64::MAX).unwrap() else {
+            return eprintln!("SKIPPED: needs a local file system for {}", path.display());
+        };
+        let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+        let writer = || File::options().append(true).custom_flags(nonblock).open(&path);
+        assert_eq!(writer().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let error = tar.finish().unwrap_err();
+        assert!(error.to_string().contains("opened it for writing") && !error.is_refusal(), "{error}");
+        drop(headers);
+        writer().unwrap();
+    }
+
+    #[test]
     fn what_is_compressed_or_being_written_is_read_as_a_stream_and_what_is_too_long_refused() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("file");

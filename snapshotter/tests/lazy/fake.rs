@@ -24,6 +24,8 @@ pub(crate) struct Inner {
     pub(crate) attached: Vec<(String, String)>,
     /// Targets that are mounted.
     pub(crate) mounted: HashSet<String>,
+    /// What Keep was last told.
+    pub(crate) kept: Vec<String>,
     /// Attach fails.
     pub(crate) broken: bool,
     /// Everything takes so long.
@@ -122,6 +124,11 @@ impl control::Daemon for Fake {
         Ok(Response::new(v1::DetachReply {}))
     }
 
+    async fn keep(&self, request: Request<v1::KeepRequest>) -> Result<Response<v1::KeepReply>, Status> {
+        self.lock().kept = request.into_inner().layers;
+        Ok(Response::new(v1::KeepReply {}))
+    }
+
     async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
         Err(Status::unimplemented("a fake has no status"))
     }
@@ -132,5 +139,11 @@ impl control::Daemon for Fake {
 
     async fn unmount(&self, _: Request<v1::UnmountRequest>) -> Result<Response<v1::UnmountReply>, Status> {
         Err(Status::unimplemented("a fake stacks nothing"))
+    }
+
+    type TraceStream = tokio_stream::Empty<Result<v1::TraceReply, Status>>;
+
+    async fn trace(&self, _: Request<v1::TraceRequest>) -> Result<Response<Self::TraceStream>, Status> {
+        Err(Status::unimplemented("a fake reads nothing"))
     }
 }

@@ -10,7 +10,7 @@ pub(super) mod descriptors;
 mod list;
 mod write;
 
-use super::{Pieces, Result, Stat, Store, StoreError, check_key, check_prefix};
+use super::{Listed, Pieces, Result, Stat, Store, StoreError, check_key, check_prefix};
 use async_trait::async_trait;
 use bytes::Bytes;
 use descriptors::Descriptors;
@@ -22,6 +22,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// Bytes read at a time where a body is asked for in pieces: most chunks are one.
 const PIECE: u64 = 512 << 10;
@@ -225,6 +226,21 @@ impl Store for FileStore {
         check_prefix(&self.inner.url, prefix)?;
         self.spawn(prefix, |inner, prefix| list::keys(&inner.root, prefix).map_err(|error| inner.error(prefix, error)))
             .await
+    }
+
+    async fn scan(&self, prefix: &str) -> Result<Vec<Listed>> {
+        check_prefix(&self.inner.url, prefix)?;
+        self.spawn(prefix, |inner, prefix| {
+            list::objects(&inner.root, prefix).map_err(|error| inner.error(prefix, error))
+        })
+        .await
+    }
+
+    async fn leftovers(&self, before: SystemTime, remove: bool) -> Result<Vec<Listed>> {
+        self.spawn("", move |inner, key| {
+            list::leftovers(&inner.root, before, remove).map_err(|error| inner.error(key, error))
+        })
+        .await
     }
 
     async fn delete(&self, key: &str) -> Result<()> {

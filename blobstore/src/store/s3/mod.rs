@@ -26,7 +26,7 @@ use super::body::Body;
 use super::client::STALL;
 use super::identity::Identities;
 use super::settings::Settings;
-use super::{Pieces, Result, Stat, Store, StoreError, WHOLE_MAX, check_key, check_prefix};
+use super::{Listed, Pieces, Result, Stat, Store, StoreError, WHOLE_MAX, check_key, check_prefix};
 use async_trait::async_trait;
 use bytes::Bytes;
 use condition::Condition;
@@ -34,7 +34,9 @@ use credentials::Credentials;
 use futures_util::StreamExt;
 use object_store::aws::AmazonS3;
 use object_store::path::Path as Location;
-use object_store::{Error, GetOptions, GetRange, GetResult, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use object_store::{
+    Error, GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
+};
 use pending::Unfinished;
 use std::io;
 use std::ops::Range;
@@ -225,28 +227,31 @@ impl Inner {
         }
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<String>> {
+    async fn scan(&self, prefix: &str) -> Result<Vec<Listed>> {
         check_prefix(&self.url, prefix)?;
         let below =
             Location::parse(format!("{}{prefix}", self.prefix)).map_err(|e| self.answer(prefix, e.to_string()))?;
         let collect = || async {
-            let (mut keys, mut found) = (Vec::new(), self.plain.list(Some(&below)));
+            let (mut objects, mut found) = (Vec::new(), self.plain.list(Some(&below)));
             // A page of a thousand keys at a time, each with its own time.
             loop {
                 match timeout(STALL, found.next()).await {
-                    Ok(Some(object)) => keys.push(object?.location.to_string()),
-                    Ok(None) => return Ok(keys),
+                    Ok(Some(object)) => objects.push(object?),
+                    Ok(None) => return Ok(objects),
                     Err(_) => return Err(answer::stalled()),
                 }
             }
         };
-        let listed = self.asked(prefix, Duration::MAX, collect).await?;
-        let key = |object: &String| object.strip_prefix(&self.prefix).map(str::to_owned);
-        let ours = |key: &String| key.starts_with(prefix) && check_key("", key).is_ok();
-        let mut keys: Vec<String> = listed.iter().filter_map(key).filter(ours).collect();
+        let found = self.asked(prefix, Duration::MAX, collect).await?;
+        let listed = |object: ObjectMeta| {
+            let key = object.location.as_ref().strip_prefix(&self.prefix)?.to_owned();
+            let ours = key.starts_with(prefix) && check_key("", &key).is_ok();
+            ours.then(|| Listed { key, stat: Stat { size: object.size, modified: object.last_modified.into() } })
+        };
+        let mut objects: Vec<Listed> = found.into_iter().filter_map(listed).collect();
         // Directory buckets list in another order.
-        keys.sort_unstable();
-        Ok(keys)
+        objects.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        Ok(objects)
     }
 }
 
@@ -298,7 +303,11 @@ impl Store for S3Store {
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<String>> {
-        self.inner.list(prefix).await
+        Ok(self.inner.scan(prefix).await?.into_iter().map(|object| object.key).collect())
+    }
+
+    async fn scan(&self, prefix: &str) -> Result<Vec<Listed>> {
+        self.inner.scan(prefix).await
     }
 
     async fn delete(&self, key: &str) -> Result<()> {

@@ -10,7 +10,7 @@ mod usrbio;
 
 use super::file::FileStore;
 use super::settings::Settings;
-use super::{Result, Stat, Store, StoreError, check_key};
+use super::{Listed, Result, Stat, Store, StoreError, check_key};
 use async_trait::async_trait;
 use bytes::Bytes;
 use direct::Direct;
@@ -18,6 +18,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 use usrbio::Usrbio;
 
 /// The name of 3FS's user-space library, as the system's loader finds it.
@@ -122,6 +123,14 @@ impl Store for ThreeFsStore {
 
     async fn list(&self, prefix: &str) -> Result<Vec<String>> {
         self.files.list(prefix).await
+    }
+
+    async fn scan(&self, prefix: &str) -> Result<Vec<Listed>> {
+        self.files.scan(prefix).await
+    }
+
+    async fn leftovers(&self, before: SystemTime, remove: bool) -> Result<Vec<Listed>> {
+        self.files.leftovers(before, remove).await
     }
 
     async fn delete(&self, key: &str) -> Result<()> {

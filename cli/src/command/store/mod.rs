@@ -1,4 +1,4 @@
-//! `lamina store`: what the store holds.
+//! `lamina store`: what the store holds, and what is to go.
 
 use super::Context;
 use crate::args::StoreCommand;
@@ -8,35 +8,26 @@ use blobstore::layer::{LayerId, read_index};
 use serde_json::json;
 use std::collections::HashSet;
 
+mod fsck;
+mod gc;
+mod ls;
+mod rm;
+
 pub(super) async fn run(context: &Context, command: &StoreCommand) -> Result<(), Failure> {
     match command {
-        StoreCommand::Ls => list(context).await,
+        StoreCommand::Ls(arguments) => ls::run(context, arguments).await,
         StoreCommand::Du => du(context).await,
-        StoreCommand::Other(words) => {
-            let name = words.first().map_or("", String::as_str);
-            match ["rm", "revoke", "sign", "gc", "fsck"].contains(&name) {
-                true => {
-                    Err(Failure::failed(format!("'lamina store {name}' is not built yet; the README says what is")))
-                }
-                false => {
-                    Err(Failure::usage(format!("there is no 'lamina store {name}'; there are: lamina store ls, du")))
-                }
-            }
-        }
+        StoreCommand::Rm(arguments) => rm::rm(context, arguments).await,
+        StoreCommand::Revoke(arguments) => rm::revoke(context, arguments).await,
+        StoreCommand::Gc(arguments) => gc::run(context, arguments).await,
+        StoreCommand::Fsck(arguments) => fsck::run(context, arguments).await,
+        StoreCommand::Other(words) => match words.first().map_or("", String::as_str) {
+            "sign" => Err(Failure::failed("'lamina store sign' is not built yet; the README says what is")),
+            name => Err(Failure::usage(format!(
+                "there is no 'lamina store {name}'; there are: lamina store ls, du, rm, revoke, gc, fsck"
+            ))),
+        },
     }
-}
-
-async fn list(context: &Context) -> Result<(), Failure> {
-    let refs = context.refs()?;
-    let failed = |e| Failure::because("cannot list", &e);
-    let images: Vec<String> = refs.images().await.map_err(failed)?.iter().map(ToString::to_string).collect();
-    let tags: Vec<String> = refs.tags().await.map_err(failed)?.iter().map(ToString::to_string).collect();
-    if context.json {
-        return output::json(&json!({"images": images, "tags": tags}));
-    }
-    images.iter().for_each(|name| output::line(format!("image:{name}")));
-    tags.iter().for_each(|name| output::line(format!("tag:{name}")));
-    Ok(())
 }
 
 /// From the layers' indexes alone. Chunks of one hash are the same stored bytes: what is not distinct could be stored once,

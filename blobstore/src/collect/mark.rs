@@ -1,0 +1,33 @@
+//! Tombstones: `tombstones/<key>` says since when nothing needs the object `<key>`: since the tombstone was written, by the
+//! store's clock. Its content is for people.
+
+use crate::store::{Listed, Result, Store, StoreError};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+/// Where they lie; sweeps too.
+pub(super) const PREFIX: &str = "tombstones/";
+
+/// The tombstone of an object.
+pub(super) fn key(object: &str) -> String {
+    format!("{PREFIX}{object}")
+}
+
+/// Object and since when, of all tombstones in a listing.
+pub(super) fn of_listing(listed: Vec<Listed>) -> BTreeMap<String, SystemTime> {
+    let marks = listed.into_iter().filter(|o| !o.key.starts_with(super::sweep::PREFIX));
+    marks.filter_map(|o| Some((o.key.strip_prefix(PREFIX)?.to_owned(), o.stat.modified))).collect()
+}
+
+/// Writes one, unless there is one.
+pub(super) async fn put(store: &dyn Store, object: &str) -> Result<()> {
+    match store.create(&key(object), Bytes::from_static(b"nothing needs this object since this was written\n")).await {
+        Err(StoreError::AlreadyExists { .. }) => Ok(()),
+        done => done,
+    }
+}
+
+pub(super) async fn remove(store: &dyn Store, object: &str) -> Result<()> {
+    store.delete(&key(object)).await
+}

@@ -1,0 +1,233 @@
+//! Collectors, converters, nodes and administrators beside each other, in every order of their requests to the store.
+//!
+//! In each state: everything that a name reaches is there, and everything that a node or a converter relies on. At each end,
+//! when leases have ended and a collector has run twice more: what nothing needs is gone.
+
+mod actors;
+mod explore;
+mod world;
+
+use super::sweep;
+use crate::refs::{self, Name, Refs};
+use actors::{By, GRACE, Image, NODE_TTL, collect_once, collects, converts, key, removes, uses};
+use explore::{Explored, Play, Scene, explore};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use world::{Setting, World};
+
+/// The highest number of a layer here.
+const LAYERS: u8 = 5;
+
+fn a() -> Image {
+    Image { name: "host.local/a:1", layers: vec![1, 2] }
+}
+
+/// Shares its lower layer with the other.
+fn b() -> Image {
+    Image { name: "host.local/b:1", layers: vec![1, 3] }
+}
+
+/// An image of one layer.
+fn one(n: u8) -> Image {
+    let name = if n == 1 { "host.local/one:1" } else { "host.local/two:1" };
+    Image { name, layers: vec![n] }
+}
+
+/// Does something with nobody else about.
+fn alone<T>(world: &World, work: impl Future<Output = T>) -> T {
+    world.lock().free = true;
+    let mut work = std::pin::pin!(work);
+    let waker = std::task::Waker::noop();
+    let mut polls = (0..1000).map(|_| work.as_mut().poll(&mut std::task::Context::from_waker(waker)));
+    let done = polls.find_map(|poll| match poll {
+        std::task::Poll::Ready(done) => Some(done),
+        std::task::Poll::Pending => None,
+    });
+    world.lock().free = false;
+    done.expect("it waits for something")
+}
+
+fn layers_there(world: &World) -> BTreeSet<u8> {
+    let world = world.lock();
+    (1..=LAYERS).filter(|n| world.objects.contains_key(&key(*n))).collect()
+}
+
+/// The layers that each name reaches.
+fn named(world: &World) -> BTreeSet<u8> {
+    let refs = Refs::new(Arc::new(world.hands(0)));
+    let stacks = alone(world, async {
+        let mut stacks = Vec::new();
+        for image in refs.images().await.unwrap() {
+            match refs.resolve(&Name::Image(image)).await {
+                Ok(stack) => stacks.push(stack),
+                Err(error) => panic!("a name leads nowhere: {error}"),
+            }
+        }
+        stacks
+    });
+    let keys: BTreeSet<String> = stacks.iter().flatten().map(|entry| refs::layer_key(&entry.layer)).collect();
+    (1..=LAYERS).filter(|n| keys.contains(&key(*n))).collect()
+}
+
+/// What must be so at any time. Looking at it leaves no trace.
+fn nothing_needed_is_missing(world: &World) {
+    let histories: Vec<_> = world.lock().actors.iter().map(|actor| actor.history.clone()).collect();
+    let wishes: Vec<_> = world.lock().actors.iter().map(|actor| actor.wish.clone()).collect();
+    let (there, named) = (layers_there(world), named(world));
+    assert!(named.is_subset(&there), "a name reaches {named:?}, and there are {there:?}");
+    let mut inner = world.lock();
+    for (actor, (history, wish)) in histories.into_iter().zip(wishes).enumerate() {
+        inner.actors[actor].history = history;
+        inner.actors[actor].wish = wish;
+        for key in &inner.actors[actor].relies_on {
+            assert!(inner.objects.contains_key(key), "actor {actor} relies on {key}, which is gone");
+        }
+    }
+}
+
+/// In the end only what a name reaches is left, and all of it.
+fn in_the_end_the_rest_goes(world: &World) {
+    nothing_needed_is_missing(world);
+    for round in 0..2 {
+        world.lock().clock += NODE_TTL + GRACE;
+        alone(world, collect_once(&world.hands(0), &format!("last-{round}"))).unwrap();
+    }
+    assert_eq!(layers_there(world), named(world), "only what is named is left");
+    let left: Vec<String> = world.lock().objects.keys().cloned().collect();
+    let small = left.iter().filter(|key| key.starts_with("tombstones/") || key.starts_with("node/"));
+    assert_eq!(small.count(), 0, "{left:?}");
+}
+
+/// A store to which images were converted, some of whose names were removed again; a collector has found what nothing needs
+/// then, a whole grace ago.
+fn after(images: &[Image], removed: &[Image]) -> Setting {
+    let world = World::empty();
+    let hands = world.hands(0);
+    for image in images {
+        alone(&world, converts(hands.clone(), "setting", image.clone()));
+    }
+    for image in removed {
+        alone(&world, removes(hands.clone(), image.clone()));
+    }
+    alone(&world, collect_once(&hands, "setting")).unwrap();
+    world.lock().clock += GRACE;
+    world.setting()
+}
+
+/// Plays a scene and says how much there was to see.
+fn play(what: &str, setting: Setting, parts: impl Fn(&World) -> Vec<Play> + 'static) {
+    play_with(what, setting, parts, &[], &[]);
+}
+
+/// The same, with jumps of the clock at any moment, and actors of whom one may be killed.
+fn play_with(
+    what: &str,
+    setting: Setting,
+    parts: impl Fn(&World) -> Vec<Play> + 'static,
+    jumps: &[Duration],
+    mortal: &[usize],
+) {
+    let (parts, jumps, mortal) = (Box::new(parts), jumps.to_vec(), mortal.to_vec());
+    let scene = Scene { setting, parts, jumps, mortal, end: Box::new(in_the_end_the_rest_goes) };
+    let Explored { states, ends, orders } = explore(&scene, nothing_needed_is_missing);
+    println!("{what}: {states} states, {ends} ends, {orders:.1e} orders");
+    assert!(states > 100 && ends > 0);
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "many states: in release, as ./test builds it")]
+fn a_converter_that_uses_a_layer_again_while_it_is_being_collected_gets_one_that_stays() {
+    play("the same layer", after(&[a()], &[a()]), |world| {
+        vec![Box::pin(collects(world.hands(0), "gc", 1)), Box::pin(converts(world.hands(1), "conv", b()))]
+    });
+}
+
+#[test]
+fn an_image_that_is_converted_again_while_it_is_being_collected_is_whole() {
+    play("the same image", after(&[one(1)], &[one(1)]), |world| {
+        vec![Box::pin(collects(world.hands(0), "gc", 1)), Box::pin(converts(world.hands(1), "conv", one(1)))]
+    });
+}
+
+#[test]
+fn a_node_that_looks_up_a_chain_that_is_being_collected_has_a_stack_that_stays_or_none() {
+    play("a node by chain id", after(&[a()], &[a()]), |world| {
+        vec![Box::pin(collects(world.hands(0), "gc", 1)), Box::pin(uses(world.hands(1), a(), By::Chain))]
+    });
+}
+
+#[test]
+fn a_node_keeps_what_it_looked_up_by_a_name_that_is_removed() {
+    // The collector runs three times: it finds, waits for the grace, deletes.
+    play("a node by name", after(&[a()], &[]), |world| {
+        vec![
+            Box::pin(collects(world.hands(0), "gc", 3)),
+            Box::pin(removes(world.hands(1), a())),
+            Box::pin(uses(world.hands(2), a(), By::Name)),
+        ]
+    });
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "many states: in release, as ./test builds it")]
+fn a_converter_a_collector_and_a_node_do_not_disturb_each_other() {
+    play("a converter and a node", after(&[one(1)], &[one(1)]), |world| {
+        vec![
+            Box::pin(collects(world.hands(0), "gc", 1)),
+            Box::pin(converts(world.hands(1), "conv", one(1))),
+            Box::pin(uses(world.hands(2), one(1), By::Chain)),
+        ]
+    });
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "many states: in release, as ./test builds it")]
+fn two_converters_of_one_image_and_a_collector_leave_it_whole() {
+    play("two converters", after(&[one(1)], &[one(1)]), |world| {
+        vec![
+            Box::pin(collects(world.hands(0), "gc", 1)),
+            Box::pin(converts(world.hands(1), "one", one(1))),
+            Box::pin(converts(world.hands(2), "two", one(1))),
+        ]
+    });
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "many states: in release, as ./test builds it")]
+fn of_two_collectors_one_deletes() {
+    play("two collectors", after(&[one(1)], &[one(1)]), |world| {
+        vec![
+            Box::pin(collects(world.hands(0), "gc", 1)),
+            Box::pin(collects(world.hands(1), "other", 1)),
+            Box::pin(converts(world.hands(2), "conv", one(1))),
+        ]
+    });
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "many states: in release, as ./test builds it")]
+fn a_collector_that_is_killed_holds_nobody_up_for_ever_and_is_made_up_for() {
+    let parts = |world: &World| -> Vec<Play> {
+        vec![Box::pin(collects(world.hands(0), "gc", 1)), Box::pin(converts(world.hands(1), "conv", one(1)))]
+    };
+    play_with("a killed collector", after(&[one(1)], &[one(1)]), parts, &[sweep::DEAD], &[0]);
+}
+
+#[test]
+fn what_a_killed_converter_left_goes_and_what_it_used_again_is_whole() {
+    let parts = |world: &World| -> Vec<Play> {
+        vec![Box::pin(collects(world.hands(0), "gc", 1)), Box::pin(converts(world.hands(1), "conv", one(1)))]
+    };
+    play_with("a killed converter", after(&[one(1)], &[one(1)]), parts, &[], &[1]);
+}
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "many states: in release, as ./test builds it")]
+fn a_collector_and_a_converter_that_were_stopped_for_long_do_no_harm() {
+    let parts = |world: &World| -> Vec<Play> {
+        vec![Box::pin(collects(world.hands(0), "gc", 1)), Box::pin(converts(world.hands(1), "conv", one(1)))]
+    };
+    let long = super::WRITER_TTL + GRACE;
+    play_with("stopped for long", after(&[one(1)], &[one(1)]), parts, &[sweep::DEAD, long], &[]);
+}

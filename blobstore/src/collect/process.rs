@@ -1,0 +1,53 @@
+//! Which process this is, for others that want to know whether it still runs.
+
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::hash::{BuildHasher, Hasher};
+use std::path::Path;
+
+/// A process, among all there are: where its number means something, and the number.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Process {
+    /// Boot of a kernel and namespace of process numbers; empty: not known.
+    place: String,
+    pid: u32,
+}
+
+impl Process {
+    pub(super) fn this() -> Self {
+        Self { place: place().unwrap_or_default(), pid: std::process::id() }
+    }
+
+    /// Whether it could be seen from here, and is not there.
+    pub(super) fn is_gone_here(&self) -> bool {
+        let here = !self.place.is_empty() && Some(&self.place) == place().as_ref();
+        here && !Path::new("/proc").join(self.pid.to_string()).exists()
+    }
+}
+
+fn place() -> Option<String> {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let namespace = fs::read_link("/proc/self/ns/pid").ok()?;
+    Some(format!("{} {}", boot.trim(), namespace.display()))
+}
+
+/// This machine's name, with nothing in it that could not stand in a key.
+pub(super) fn host() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let kept = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_') { c } else { '-' };
+    name.chars().take(60).map(kept).collect()
+}
+
+/// Seeded anew by the standard library for each use: enough for a name that nobody else has.
+pub(super) fn random() -> u64 {
+    std::hash::RandomState::new().build_hasher().finish()
+}
+
+/// A name for this node that no other has: not another machine, not one that was copied, not another daemon here. `place` is
+/// what tells apart those of one machine. It is another one after a reboot; leases of the old name end.
+pub fn node_name(place: &str) -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_else(|_| random().to_string());
+    let hash = blake3::hash(format!("{} {boot} {place}", host()).as_bytes());
+    format!("{}-{}", host(), hash.to_hex().split_at(16).0)
+}

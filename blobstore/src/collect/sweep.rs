@@ -1,0 +1,186 @@
+//! The collector's word that it is about to delete: `tombstones/sweeps/<run>`.
+//!
+//! `{"version": 1, "host": …, "process": …, "keys": […]}`, rewritten at least every [`RENEW`] while its collector is at work.
+//! Writers that find a key of theirs in it wait until it is gone. One that nobody rewrote for [`DEAD`] is of a collector
+//! that was killed, and counts for nothing: between its last word and its last deletion lie [`HELD_UP`] and what one
+//! deletion takes, which together are less than that.
+
+use super::clock::Clock;
+use super::error::{Error, Result};
+use super::process::{self, Process};
+use crate::store::{Listed, Store, StoreError};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// Where they lie.
+pub(super) const PREFIX: &str = "tombstones/sweeps/";
+
+/// How often a collector rewrites its own.
+const RENEW: Duration = Duration::from_secs(30);
+
+/// Past this time since it was last written, a collector begins no deletion.
+const HELD_UP: Duration = Duration::from_secs(120);
+
+/// Past this time by the store's clock, it counts for nothing.
+pub(super) const DEAD: Duration = Duration::from_secs(900);
+
+const VERSION: u32 = 1;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Body {
+    version: u32,
+    /// For people.
+    #[serde(default)]
+    host: String,
+    #[serde(default)]
+    process: Process,
+    #[serde(default)]
+    keys: Vec<String>,
+}
+
+/// Our own.
+#[derive(Debug)]
+pub(super) struct Sweep {
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    key: String,
+    body: Body,
+    /// When the last write was begun.
+    written: Duration,
+}
+
+impl Sweep {
+    /// Says that a collector is at work, unless one is. The store's time is in the answer.
+    pub(super) async fn begin(store: Arc<dyn Store>, clock: Arc<dyn Clock>, run: &str) -> Result<(Self, SystemTime)> {
+        let body = Body { version: VERSION, host: process::host(), process: Process::this(), keys: Vec::new() };
+        let mut sweep = Self { store, clock, key: format!("{PREFIX}{run}"), body, written: Duration::ZERO };
+        sweep.write().await?;
+        match sweep.alone().await {
+            Ok(now) => Ok((sweep, now)),
+            Err(error) => {
+                sweep.end().await?;
+                Err(error)
+            }
+        }
+    }
+
+    /// The store's time, if nobody else is at work. Of two that begin at once, one at least sees the other.
+    async fn alone(&self) -> Result<SystemTime> {
+        let listed = self.store.scan(PREFIX).await?;
+        // From a listing, as all times are that it is compared with: a bucket tells an object's own to the second only.
+        let own = listed.iter().find(|sweep| sweep.key == self.key).map(|sweep| sweep.stat.modified);
+        let Some(now) = own else { return Err(Error::HeldUp(self.clock.elapsed().saturating_sub(self.written))) };
+        for other in listed.into_iter().filter(|other| other.key != self.key) {
+            if is_live(&other, now) && !self.is_dead_here(&other.key).await? {
+                return Err(Error::Busy { run: other.key, after: DEAD });
+            }
+            // What it named is marked all the same, and is looked at again by this run.
+            self.store.delete(&other.key).await?;
+        }
+        Ok(now)
+    }
+
+    /// Whether it is of a process of this machine that has ended.
+    async fn is_dead_here(&self, key: &str) -> Result<bool> {
+        let body = match self.store.get(key).await {
+            Ok(body) => body,
+            Err(StoreError::NotFound { .. }) => return Ok(true),
+            Err(error) => return Err(error.into()),
+        };
+        Ok(serde_json::from_slice::<Body>(&body).is_ok_and(|body| body.process.is_gone_here()))
+    }
+
+    /// Says what is about to be deleted. Who holds any of it from now on will wait for the end.
+    pub(super) async fn name(&mut self, keys: Vec<String>) -> Result<()> {
+        self.body.keys = keys;
+        self.write().await?;
+        self.alone().await.map(drop)
+    }
+
+    /// Does something that can take long, and goes on saying that it is at work.
+    pub(super) async fn during<T>(&mut self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let mut work = std::pin::pin!(work);
+        let clock = self.clock.clone();
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                () = clock.watch(RENEW) => self.write().await?,
+            }
+        }
+    }
+
+    async fn write(&mut self) -> Result<()> {
+        let begun = self.clock.elapsed();
+        let body = serde_json::to_vec(&self.body).unwrap_or_default();
+        self.store.put(&self.key, Bytes::from(body)).await?;
+        self.written = begun;
+        Ok(())
+    }
+
+    /// Before each deletion: that writers still wait for this collector.
+    pub(super) async fn still(&mut self) -> Result<()> {
+        if self.clock.elapsed().saturating_sub(self.written) > RENEW {
+            let before = self.written;
+            self.write().await?;
+            self.in_time(before)?;
+        }
+        self.in_time(self.written)
+    }
+
+    fn in_time(&self, written: Duration) -> Result<()> {
+        match self.clock.elapsed().saturating_sub(written) {
+            since if since > HELD_UP => Err(Error::HeldUp(since)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits, and goes on saying that it is at work.
+    pub(super) async fn wait(&mut self, time: Duration) -> Result<()> {
+        let mut left = time;
+        while !left.is_zero() {
+            let step = left.min(RENEW);
+            self.clock.sleep(step).await;
+            self.still().await?;
+            left -= step;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn end(&self) -> Result<()> {
+        Ok(self.store.delete(&self.key).await?)
+    }
+}
+
+fn is_live(listed: &Listed, now: SystemTime) -> bool {
+    now.duration_since(listed.stat.modified).unwrap_or_default() < DEAD
+}
+
+/// Those of `keys` that a collector is about to delete. `listed` are the sweeps, `now` the store's time.
+pub(super) async fn named(
+    store: &dyn Store,
+    listed: &[Listed],
+    now: SystemTime,
+    keys: &[String],
+) -> Result<BTreeSet<String>> {
+    let mut found = BTreeSet::new();
+    for sweep in listed.iter().filter(|sweep| is_live(sweep, now)) {
+        let body = match store.get(&sweep.key).await {
+            Ok(body) => body,
+            Err(StoreError::NotFound { .. }) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        match serde_json::from_slice::<Body>(&body).ok().filter(|body| body.version == VERSION) {
+            Some(body) => {
+                let theirs: BTreeSet<&String> = body.keys.iter().collect();
+                found.extend(keys.iter().filter(|key| theirs.contains(key)).cloned());
+            }
+            // Of a later build: it may be any.
+            None => found.extend(keys.iter().cloned()),
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,51 @@
+//! Layer files: that each is the layer its name says, by its index, or by every byte.
+
+use super::Check;
+use crate::collect;
+use crate::layer::{LayerError, LayerId, read_index, verify_object};
+use crate::refs::layer_key;
+use crate::store::{Listed, Store};
+
+impl Check<'_> {
+    pub(super) async fn layers(&mut self, progress: &(dyn Fn(u64, u64) + Sync)) -> Result<(), collect::Error> {
+        let store = self.refs.store().clone();
+        let objects = store.scan("layers/").await?;
+        let (total, mut done) = (objects.iter().map(|object| object.stat.size).sum(), 0);
+        for object in objects {
+            let id = object.key.rsplit('/').next().and_then(|name| name.parse::<LayerId>().ok());
+            match id.filter(|id| layer_key(id) == object.key) {
+                Some(id) => match looked_at(&*store, &object, &id, self.options.deep).await {
+                    Ok(()) => drop(self.good.insert(id)),
+                    // Deleted since it was listed.
+                    Err(LayerError::Store(crate::store::StoreError::NotFound { .. })) => {}
+                    Err(LayerError::Store(error)) => return Err(error.into()),
+                    Err(LayerError::Unsupported(what)) => {
+                        self.good.insert(id);
+                        self.report.note(&object.key, what, false);
+                    }
+                    Err(error) => {
+                        let what = format!("{}; convert its image with --again", crate::causes(&error));
+                        self.report.fault(&object.key, what, false);
+                    }
+                },
+                None => self.report.note(&object.key, "its name is no layer's", false),
+            }
+            self.report.layers.objects += 1;
+            self.report.layers.bytes += object.stat.size;
+            done += object.stat.size;
+            progress(done, total);
+        }
+        Ok(())
+    }
+}
+
+async fn looked_at(store: &dyn Store, object: &Listed, id: &LayerId, deep: bool) -> Result<(), LayerError> {
+    if deep {
+        return verify_object(store, &object.key, Some(id)).await.map(drop);
+    }
+    let index = read_index(store, &object.key, Some(id)).await?;
+    match object.stat.size < index.file_len() {
+        true => Err(LayerError::corrupt(format!("{} bytes of a layer of {}", object.stat.size, index.file_len()))),
+        false => Ok(()),
+    }
+}

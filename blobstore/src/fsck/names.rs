@@ -1,0 +1,74 @@
+//! Names: that each leads to something that is there.
+
+use super::Check;
+use crate::collect;
+use crate::refs::{Name, layer_key};
+use crate::store::StoreError;
+use std::collections::BTreeSet;
+
+impl Check<'_> {
+    pub(super) async fn names(&mut self) -> Result<(), collect::Error> {
+        for image in self.refs.images().await? {
+            self.report.names += 1;
+            let key = Name::Image(image.clone()).to_string();
+            let found = match self.refs.image(&image).await {
+                Ok(Some(digest)) => self.refs.manifests_of(&digest).await.map(|found| (digest, found)),
+                Ok(None) => continue,
+                Err(error) => Err(error),
+            };
+            match found {
+                Ok((digest, found)) if found.is_empty() => {
+                    self.report.fault(&key, format!("{digest} is not converted; convert it again"), false);
+                }
+                Ok(_) => {}
+                Err(error) => drop(self.unreadable_name(&key, error)?),
+            }
+        }
+        for tag in self.refs.tags().await? {
+            self.report.names += 1;
+            let key = Name::Tag(tag.clone()).to_string();
+            match self.refs.tag(&tag).await {
+                Ok(Some(found)) => {
+                    if let Some(bad) = self.first_bad([&found.stack].into_iter().chain(&found.collapsed)) {
+                        self.report.fault(&key, bad, false);
+                    }
+                }
+                Ok(None) => {}
+                Err(error) => drop(self.unreadable_name(&key, error)?),
+            }
+        }
+        self.orphans().await
+    }
+
+    /// Names are never repaired: what they are to stand for is for people to say.
+    fn unreadable_name(&mut self, key: &str, error: crate::refs::Error) -> Result<(), collect::Error> {
+        match error {
+            crate::refs::Error::Store(error) => Err(error.into()),
+            error => {
+                self.report.fault(key, error, false);
+                Ok(())
+            }
+        }
+    }
+
+    /// Layers that no name reaches.
+    async fn orphans(&mut self) -> Result<(), collect::Error> {
+        let reached: BTreeSet<String> = match collect::reached(self.refs).await {
+            Ok(reached) => reached,
+            Err(collect::Error::Store(error)) => return Err(error.into()),
+            // Told already, by what is wrong.
+            Err(_) => return Ok(()),
+        };
+        let orphans: Vec<_> = self.good.iter().filter(|layer| !reached.contains(&layer_key(layer))).copied().collect();
+        for layer in orphans {
+            let key = layer_key(&layer);
+            let size = match self.refs.store().stat(&key).await {
+                Ok(stat) => stat.size,
+                Err(StoreError::NotFound { .. }) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            self.report.note(&key, format!("no name and no lease reaches it ({size} bytes): lamina store gc"), false);
+        }
+        Ok(())
+    }
+}

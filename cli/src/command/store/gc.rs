@@ -1,0 +1,123 @@
+//! `lamina store gc`: what nothing needs.
+
+use super::super::Context;
+use crate::args::StoreGc;
+use crate::failure::Failure;
+use crate::output;
+use blobstore::collect::{Error, Fate, Options, Report, Step, Sum, collect};
+use serde_json::json;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+pub(super) async fn run(context: &Context, arguments: &StoreGc) -> Result<(), Failure> {
+    let refs = context.refs()?;
+    let StoreGc { delete, grace, settle } = *arguments;
+    let options = Options::new(delete, grace, settle);
+    let progress = output::steps();
+    let told = |step: Step| match step {
+        Step::Reading => progress.set_message("reading what is needed"),
+        Step::Marking => progress.set_message("marking"),
+        Step::References => progress.set_message("removing references"),
+        Step::Waiting => progress.set_message("waiting for nodes to say what they use"),
+        Step::Deleting(done, of) => progress.set_message(format!("deleting {done} of {of}")),
+    };
+    let done = collect(&refs, &options, &told).await;
+    progress.finish_and_clear();
+    let report = done.map_err(failed)?;
+    match context.json {
+        true => output::json(&as_json(&report, delete)),
+        false => {
+            print(&report, arguments);
+            Ok(())
+        }
+    }
+}
+
+fn failed(error: Error) -> Failure {
+    let text = blobstore::causes(&error);
+    match error {
+        // What it is about has to be seen to first; nothing was deleted.
+        Error::Refs(error) if !matches!(error, blobstore::refs::Error::Store(_)) => {
+            Failure::refused(format!("{text}; what that reaches is not known, so nothing is deleted"))
+        }
+        Error::Lease { .. } => Failure::refused(text),
+        _ => Failure::failed(text),
+    }
+}
+
+fn as_json(report: &Report, delete: bool) -> serde_json::Value {
+    let sum = |sum: Sum| json!({"objects": sum.objects, "bytes": sum.bytes});
+    let since = |at: Option<SystemTime>| at.and_then(|at| at.duration_since(UNIX_EPOCH).ok()).map(|d| d.as_secs());
+    let objects = report.unneeded.iter();
+    let objects = objects.map(|object| {
+        json!({"key": object.key, "bytes": object.size, "fate": word(object.fate), "since": since(object.since)})
+    });
+    json!({
+        "dry_run": !delete,
+        "images": report.images, "tags": report.tags, "leases": report.leases,
+        "needed_layers": sum(report.needed),
+        "marked": sum(report.sum(Fate::Marked)), "waiting": sum(report.sum(Fate::Waiting)),
+        "deleted": sum(report.sum(Fate::Deleted)), "spared": sum(report.sum(Fate::Spared)),
+        "references": report.references, "leftovers": report.leftovers,
+        "objects": objects.collect::<Vec<_>>(),
+    })
+}
+
+fn word(fate: Fate) -> &'static str {
+    match fate {
+        Fate::Marked => "marked",
+        Fate::Waiting => "waiting",
+        Fate::Deleted => "deleted",
+        Fate::Spared => "spared",
+    }
+}
+
+fn print(report: &Report, arguments: &StoreGc) {
+    let would = if arguments.delete { "" } else { "would be " };
+    for object in report.unneeded.iter().filter(|object| object.key.starts_with("layers/")) {
+        let id = object.key.rsplit('/').next().unwrap_or_default();
+        let what = match object.fate {
+            Fate::Marked | Fate::Deleted => format!("{would}{}", word(object.fate)),
+            Fate::Waiting => waits(object.since, arguments.grace),
+            Fate::Spared => "spared: somebody has begun to use it".to_owned(),
+        };
+        output::line(format!("layer:{id}  {}  {what}", output::bytes(object.size)));
+    }
+    let names = format!(
+        "{}, {}, {}",
+        output::count(report.images as u64, "image"),
+        output::count(report.tags as u64, "tag"),
+        output::count(report.leases as u64, "lease")
+    );
+    let needed = output::count(report.needed.objects, "layer");
+    output::line(format!("{names} need {needed}, {}", output::bytes(report.needed.bytes)));
+    for (fate, what) in [
+        (Fate::Marked, format!("{would}marked: nothing needs them; they go after the grace")),
+        (Fate::Waiting, "waiting for the end of their grace".to_owned()),
+        (Fate::Deleted, format!("{would}deleted")),
+        (Fate::Spared, "spared".to_owned()),
+    ] {
+        let sum = report.sum(fate);
+        if sum.objects > 0 {
+            output::line(format!("{}, {} {what}", output::count(sum.objects, "object"), output::bytes(sum.bytes)));
+        }
+    }
+    let small = report.references + report.leftovers;
+    if small > 0 {
+        output::line(format!(
+            "{} to what is gone or has moved {would}removed",
+            output::count(small as u64, "reference")
+        ));
+    }
+    let anything = !report.unneeded.is_empty() || small > 0;
+    if anything && !arguments.delete {
+        output::line("nothing was changed: --delete does it");
+    }
+}
+
+fn waits(since: Option<SystemTime>, grace: Duration) -> String {
+    let left = since.and_then(|since| (since + grace).duration_since(SystemTime::now()).ok()).unwrap_or_default();
+    match left.as_secs() {
+        0 => "unneeded: goes with what names it".to_owned(),
+        seconds => format!("unneeded: may go in {}:{:02} h", seconds / 3600, seconds / 60 % 60),
+    }
+}

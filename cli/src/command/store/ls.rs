@@ -1,0 +1,109 @@
+//! `lamina store ls`: names, or layers.
+
+use super::super::Context;
+use crate::args::StoreLs;
+use crate::failure::Failure;
+use crate::output;
+use blobstore::layer::LayerId;
+use blobstore::refs::{ImageName, ManifestDoc, Name, Refs, Stack, TagName};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+pub(super) async fn run(context: &Context, arguments: &StoreLs) -> Result<(), Failure> {
+    let refs = context.refs()?;
+    let wanted = |name: &str| arguments.prefix.as_deref().is_none_or(|prefix| name.starts_with(prefix));
+    if arguments.layers {
+        return layers(context, &refs, wanted).await;
+    }
+    let mut images = refs.images().await.map_err(failed)?;
+    images.retain(|name| wanted(&Name::Image(name.clone()).to_string()));
+    let mut tags = refs.tags().await.map_err(failed)?;
+    tags.retain(|name| wanted(&Name::Tag(name.clone()).to_string()));
+    if arguments.long {
+        return long(context, &refs, images, tags).await;
+    }
+    if context.json {
+        let images: Vec<String> = images.iter().map(ToString::to_string).collect();
+        let tags: Vec<String> = tags.iter().map(ToString::to_string).collect();
+        return output::json(&json!({"images": images, "tags": tags}));
+    }
+    images.into_iter().for_each(|name| output::line(Name::Image(name)));
+    tags.into_iter().for_each(|name| output::line(Name::Tag(name)));
+    Ok(())
+}
+
+async fn layers(context: &Context, refs: &Refs, wanted: impl Fn(&str) -> bool) -> Result<(), Failure> {
+    refs.check_format().await.map_err(failed)?;
+    let objects = refs.store().scan("layers/").await.map_err(|e| Failure::because("cannot list", &e))?;
+    let layers = objects.iter().filter_map(|object| {
+        let layer: LayerId = object.key.rsplit('/').next()?.parse().ok()?;
+        Some((Name::Layer(layer).to_string(), layer, object.stat.size))
+    });
+    let layers: Vec<_> = layers.filter(|(name, ..)| wanted(name)).collect();
+    if context.json {
+        let layers: Vec<Value> =
+            layers.iter().map(|(_, layer, size)| json!({"layer": layer.to_string(), "bytes": size})).collect();
+        return output::json(&json!({ "layers": layers }));
+    }
+    layers.iter().for_each(|(name, _, size)| output::line(format!("{name}  {}", output::bytes(*size))));
+    Ok(())
+}
+
+/// What a name stands for; a name that leads nowhere is told, and is no failure of the list.
+async fn long(context: &Context, refs: &Refs, images: Vec<ImageName>, tags: Vec<TagName>) -> Result<(), Failure> {
+    let (mut listed_images, mut listed_tags) = (Vec::new(), Vec::new());
+    for name in images {
+        let digest = refs.image(&name).await.map_err(failed)?;
+        let manifests = match &digest {
+            Some(digest) => refs.manifests_of(digest).await.map_err(failed)?,
+            None => Vec::new(),
+        };
+        let digest = digest.map(|digest| digest.to_string()).unwrap_or_default();
+        let platforms: Vec<Value> = manifests.iter().map(platform).collect();
+        if context.json {
+            listed_images.push(json!({"name": name.to_string(), "digest": digest, "platforms": platforms}));
+            continue;
+        }
+        let mut line = format!("{}  {digest}", Name::Image(name));
+        for manifest in &manifests {
+            let stack = manifest.stack().cloned().unwrap_or_default();
+            line += &format!("  {}: {}", manifest.platform, sum(&stack));
+        }
+        output::line(if manifests.is_empty() { line + "  not converted" } else { line });
+    }
+    for name in tags {
+        let Some(tag) = refs.tag(&name).await.map_err(failed)? else { continue };
+        if context.json {
+            let layers = tag.stack.len();
+            listed_tags.push(json!({"name": name.to_string(), "layers": layers, "bytes": bytes(&tag.stack)}));
+        } else {
+            output::line(format!("{}  {}", Name::Tag(name), sum(&tag.stack)));
+        }
+    }
+    match context.json {
+        true => output::json(&json!({"images": listed_images, "tags": listed_tags})),
+        false => Ok(()),
+    }
+}
+
+fn platform(manifest: &ManifestDoc) -> Value {
+    let stack = manifest.stack().cloned().unwrap_or_default();
+    let collapsed = manifest.stacks().and_then(|stacks| stacks.collapsed).map(|stack| stack.len());
+    json!({
+        "platform": manifest.platform.to_string(), "manifest": manifest.digest.to_string(), "layers": stack.len(),
+        "bytes": bytes(&stack), "collapsed_layers": collapsed,
+    })
+}
+
+fn bytes(stack: &Stack) -> u64 {
+    let sizes: BTreeMap<_, _> = stack.layers().iter().map(|entry| (entry.layer, entry.size)).collect();
+    sizes.values().sum()
+}
+
+fn sum(stack: &Stack) -> String {
+    format!("{}, {}", output::count(stack.len() as u64, "layer"), output::bytes(bytes(stack)))
+}
+
+fn failed(error: blobstore::refs::Error) -> Failure {
+    Failure::because("cannot list", &error)
+}

@@ -1,0 +1,382 @@
+//! `lamina store rm`, `revoke` and `gc`: what nothing needs goes, and nothing else, whoever is at work meanwhile and whoever is
+//! killed.
+
+// Tests fail by panicking.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+use containerd::snapshots::PrepareSnapshotRequest;
+use containerd::snapshots::snapshots_client::SnapshotsClient;
+use serde_json::Value;
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+use tests::image::{Image, layer_file, tar};
+use tests::node::Node;
+use tests::s3::{S3, section};
+use tests::tree::noise;
+
+/// Deletes without a grace, and without waiting for nodes: runs come one after the other here.
+const GC: [&str; 7] = ["store", "gc", "--delete", "--grace", "0s", "--settle", "0s"];
+
+/// The name of an image of a layer that many share and of one of its own.
+fn name(n: u64) -> String {
+    format!("gc.local/image{n}:1")
+}
+
+fn image(n: u64) -> Image {
+    let (base, own) = (noise(1, 300_000), noise(100 + n, 200_000));
+    Image::new(vec![tar(&[("base", &base)]), tar(&[("own", &own), ("n", n.to_string().as_bytes())])])
+}
+
+fn write(node: &Node, n: u64) -> String {
+    image(n).write(&node.path(&format!("image{n}")), &name(n))
+}
+
+/// The layers of a report, bottom up.
+fn layers(report: &Value) -> Vec<String> {
+    let layers = report["images"][0]["layers"].as_array().unwrap();
+    layers.iter().map(|layer| layer["layer"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Every file of a directory store, with its contents.
+fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
+    let (mut found, mut open) = (BTreeMap::new(), vec![directory.to_owned()]);
+    while let Some(next) = open.pop() {
+        for entry in fs::read_dir(next).into_iter().flatten().flatten() {
+            match entry.file_type().unwrap().is_dir() {
+                true => open.push(entry.path()),
+                false => {
+                    let name = entry.path().strip_prefix(directory).unwrap().display().to_string();
+                    found.insert(name, fs::read(entry.path()).unwrap());
+                }
+            }
+        }
+    }
+    found
+}
+
+fn layers_in(node: &Node) -> Vec<String> {
+    let listed = node.json(&["store", "ls", "--layers"]);
+    listed["layers"].as_array().unwrap().iter().map(|l| l["layer"].as_str().unwrap().to_owned()).collect()
+}
+
+fn whole(node: &Node) {
+    let report = node.json(&["store", "fsck", "--deep"]);
+    assert_eq!(report["faults"], 0, "{report:#}");
+}
+
+/// From two images to one: what `gc` says before, and what is left after.
+fn a_whole_cycle(node: &Node) {
+    let (one, two) = (write(node, 1), write(node, 2));
+    let (one, two) = (layers(&node.convert(&one, &[])), layers(&node.convert(&two, &[])));
+    assert_eq!(one[0], two[0], "they share their lower layer");
+    let tag = node.convert_dir(&node.new_dir("tools"), "toolkit/tools:1");
+    let nothing = node.json(&["store", "gc"]);
+    assert_eq!((&nothing["needed_layers"]["objects"], &nothing["images"]), (&4.into(), &2.into()), "{nothing:#}");
+    assert_eq!(nothing["objects"], Value::Array(Vec::new()), "{nothing:#}");
+
+    node.run(&["store", "rm", &name(1)]);
+    let told = node.json(&["store", "gc"]);
+    assert_eq!((&told["dry_run"], &told["deleted"]["objects"]), (&true.into(), &0.into()), "{told:#}");
+    // The layer, the manifest, and as blobs the manifest and the config.
+    assert_eq!(told["marked"]["objects"], 4, "{told:#}");
+    let text = node.run(&["store", "gc"]);
+    assert!(text.contains(&format!("layer:{}", one[1])) && text.contains("nothing was changed"), "{text}");
+
+    // With the usual grace, nothing goes; without one, nothing goes that was not marked by an earlier run.
+    assert_eq!(node.json(&["store", "gc", "--delete"])["marked"]["objects"], 4);
+    assert_eq!(node.json(&["store", "gc", "--delete"])["waiting"]["objects"], 4);
+    assert_eq!(layers_in(node).len(), 4);
+    let done = node.json(&GC);
+    assert_eq!((&done["deleted"]["objects"], &done["waiting"]["objects"]), (&4.into(), &0.into()), "{done:#}");
+    // The chain, the diff and the digest reference of its own layer.
+    assert_eq!(done["references"], 3, "{done:#}");
+    let mut left = vec![two[0].clone(), two[1].clone(), tag];
+    left.sort();
+    let mut there = layers_in(node);
+    there.retain(|layer| *layer != one[1]);
+    there.sort();
+    assert!(left.iter().all(|layer| there.contains(layer)) && there.len() == 3, "{there:?} {left:?}");
+    whole(node);
+    node.run(&["verify", &name(2)]);
+    assert!(node.fail(1, &["inspect", &name(1)]).contains("no such image"));
+
+    // As if it had never been there.
+    let again = node.convert(&write(node, 1), &[]);
+    assert_eq!(layers(&again), one);
+    assert_eq!(
+        (&again["images"][0]["layers"][0]["reused"], &again["images"][0]["layers"][1]["reused"]),
+        (&true.into(), &false.into())
+    );
+    whole(node);
+}
+
+#[test]
+fn of_two_images_one_is_removed_and_what_only_it_needed_goes() {
+    let node = Node::default();
+    a_whole_cycle(&node);
+    nothing_is_left_of_collections(&node);
+}
+
+/// Half-written files are for `fsck --repair`, when they are a day old.
+fn nothing_is_left_of_collections(node: &Node) {
+    let left = files(&node.path("store"));
+    let of_collections = |key: &&String| key.starts_with("tombstones/") || key.starts_with("node/");
+    let left: Vec<_> = left.keys().filter(of_collections).filter(|key| !key.contains("/.tmp-")).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn the_same_in_a_bucket() {
+    let Some(s3) = S3::start("collecting in a bucket") else { return };
+    let node = Node::default();
+    node.reconfigure(&format!("file://{}", node.path("store").display()), "s3://bucket/lamina");
+    node.reconfigure("[cache]", &format!("{}[cache]", section(s3.address)));
+    a_whole_cycle(&node);
+}
+
+#[test]
+fn names_are_removed_together_or_not_at_all_and_only_names() {
+    let node = Node::default();
+    node.convert(&write(&node, 1), &[]);
+    let before = files(&node.path("store"));
+    assert!(node.fail(1, &["store", "rm", &name(1), &name(7)]).contains("nothing was removed"));
+    let layer = &layers_in(&node)[0];
+    assert!(node.fail(2, &["store", "rm", layer]).contains("gc"));
+    assert!(files(&node.path("store")) == before);
+    let long = node.json(&["store", "ls", "--long", "image:gc.local/"]);
+    assert_eq!(long["images"][0]["platforms"][0]["layers"], 2, "{long:#}");
+    assert_eq!(node.json(&["store", "ls", "tag:"])["images"], Value::Array(Vec::new()));
+    assert_eq!(node.json(&["store", "rm", &name(1)])["removed"][0], format!("image:{}", name(1)));
+    assert!(node.fail(1, &["store", "rm", &name(1)]).contains("no such name"));
+    // Where nothing is mounted, nothing is collected.
+    assert!(node.fail(1, &["--store", "file:///not/there", "store", "gc", "--delete"]).contains("there is no store"));
+    assert!(!Path::new("/not").exists());
+}
+
+#[test]
+fn a_revoked_layer_gets_no_new_mount_and_says_what_has_it() {
+    let node = Node::default();
+    let ids = layers(&node.convert(&write(&node, 1), &[]));
+    let told = node.json(&["store", "revoke", &ids[1][..16], "--reason", "a key in it"]);
+    assert_eq!((&told["revoked"], &told["names"][0]), (&ids[1].clone().into(), &format!("image:{}", name(1)).into()));
+    assert!(node.fail(1, &["inspect", &name(1)]).contains("revoked"));
+    assert!(node.fail(2, &["store", "revoke", &name(1)]).contains("is no layer"));
+}
+
+#[test]
+fn what_collectors_cannot_read_keeps_them_from_deleting_anything() {
+    let node = Node::default();
+    node.convert(&write(&node, 1), &[]);
+    node.convert(&write(&node, 2), &[]);
+    node.run(&["store", "rm", &name(1)]);
+    node.run(&GC);
+    let lease = node.path("store/node/leases/somebody/used");
+    fs::create_dir_all(lease.parent().unwrap()).unwrap();
+    fs::write(&lease, "{").unwrap();
+    assert!(node.fail(3, &GC).contains("node/leases/somebody/used"));
+    assert!(node.fail(1, &["store", "fsck"]).contains("1 fault"));
+    fs::remove_file(&lease).unwrap();
+    let series = node.path("store/images/gc.local/image2/_/1/0000000001");
+    let kept = fs::read(&series).unwrap();
+    fs::write(&series, "{").unwrap();
+    assert!(node.fail(3, &GC).contains("images/gc.local/image2"));
+    fs::write(&series, kept).unwrap();
+    assert_eq!(layers_in(&node).len(), 3);
+    node.run(&GC);
+    assert_eq!(layers_in(&node).len(), 2);
+}
+
+#[test]
+fn a_layer_that_a_node_uses_stays_until_it_does_not() {
+    if !tests::possible("a layer in use") {
+        return;
+    }
+    let mut node = Node::default();
+    node.reconfigure("added_latency = \"0s\"", "lease = \"4s\"");
+    let ids = layers(&node.convert(&write(&node, 1), &[]));
+    node.start_daemon();
+    let target = node.new_dir("mnt");
+    node.run(&["mount", &name(1), target.to_str().unwrap()]);
+    node.wait("a lease of what is mounted", |node| {
+        let leases = files(&node.path("store/node/leases"));
+        leases.values().any(|body| ids.iter().all(|id| String::from_utf8_lossy(body).contains(id)))
+    });
+    node.run(&["store", "rm", &name(1)]);
+    for _ in 0..3 {
+        node.run(&GC);
+    }
+    assert_eq!(layers_in(&node).len(), 2, "both layers are held");
+    assert!(fs::read(target.join("own")).unwrap() == noise(101, 200_000), "what was not read yet is there");
+    node.run(&["umount", target.to_str().unwrap()]);
+    // What was looked up is held for a while; the lease of a node that has gone ends.
+    assert!(node.stop_daemon());
+    node.wait("the end of the lease", |node| {
+        node.run(&GC);
+        layers_in(node).is_empty()
+    });
+    assert_eq!(files(&node.path("store/node/leases")).len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_was_pulled_and_never_started_stays_on_its_node() {
+    if !tests::possible("a pulled image") {
+        return;
+    }
+    let mut node = Node::default();
+    let ids = layers(&node.convert(&write(&node, 1), &[]));
+    node.start_daemon();
+    node.start_snapshotter();
+    let mut client = SnapshotsClient::new(containerd::channel(&node.path("sn.sock")));
+    let mut parent = String::new();
+    for (n, chain) in image(1).chain_ids().into_iter().enumerate() {
+        let labels = HashMap::from([("containerd.io/snapshot.ref".to_owned(), chain.clone())]);
+        let key = format!("default/{n}/extract-{n} x");
+        let request = PrepareSnapshotRequest { snapshotter: "lamina".into(), key, parent: parent.clone(), labels };
+        assert_eq!(client.prepare(request).await.unwrap_err().code(), tonic::Code::AlreadyExists);
+        parent = chain;
+    }
+    let held = |node: &Node| {
+        let leases = files(&node.path("store/node/leases"));
+        let of_snapshots = leases.iter().find(|(name, _)| name.ends_with("/snapshots"));
+        of_snapshots.is_some_and(|(_, body)| ids.iter().all(|id| String::from_utf8_lossy(body).contains(id)))
+    };
+    node.wait("a lease of what snapshots name", held);
+    node.run(&["store", "rm", &name(1)]);
+    // Its own lease, not that of what was looked up a moment ago.
+    for (name, _) in files(&node.path("store/node/leases")) {
+        if name.ends_with("/used") {
+            fs::remove_file(node.path("store/node/leases").join(name)).unwrap();
+        }
+    }
+    node.run(&GC);
+    node.run(&GC);
+    let labels = HashMap::new();
+    let request = PrepareSnapshotRequest { snapshotter: "lamina".into(), key: "default/9/c".into(), parent, labels };
+    assert_eq!(client.prepare(request).await.unwrap().into_inner().mounts[0].r#type, "overlay");
+    assert!(ids.iter().all(|id| layer_file(&node.path("store"), id).exists()));
+}
+
+#[test]
+fn a_node_that_may_not_write_the_store_says_so_once() {
+    if !tests::possible("a store that cannot be written") {
+        return;
+    }
+    let mut node = Node::default();
+    node.convert(&write(&node, 1), &[]);
+    let web = tests::web::serve(&node.path("store"), true);
+    let url = format!("http://{}", web.address);
+    node.reconfigure(&format!("file://{}", node.path("store").display()), &url);
+    node.start_daemon();
+    for n in 0..2 {
+        let target = node.new_dir(&format!("mnt{n}"));
+        node.run(&["mount", &name(1), target.to_str().unwrap()]);
+    }
+    node.wait("a word about it", |node| node.log("laminad").contains("node/leases/"));
+    assert_eq!(node.log("laminad").matches("may not write").count(), 1);
+    for n in 0..2 {
+        node.run(&["umount", node.path(&format!("mnt{n}")).to_str().unwrap()]);
+    }
+}
+
+/// Converts and removes the same images over and over, in several processes, while collectors run without any grace.
+fn beside_converters(node: &Node) {
+    const IMAGES: u64 = 4;
+    let sources: Vec<String> = (0..IMAGES).map(|n| write(node, n)).collect();
+    node.run(&["convert", &sources[0]]);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let (mut rounds, mut collected) = (0, 0);
+    std::thread::scope(|scope| {
+        let collector = scope.spawn(|| {
+            let (mut runs, mut deleted) = (0, 0);
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let report = node.json(&GC);
+                runs += 1;
+                deleted += report["deleted"]["objects"].as_u64().unwrap();
+            }
+            (runs, deleted)
+        });
+        let converters: Vec<_> = sources
+            .iter()
+            .enumerate()
+            .map(|(n, source)| {
+                scope.spawn(move || {
+                    for _ in 0..6 {
+                        let mut command = node.command(&["convert", "--json", source]);
+                        // Of its own, so that layers are not handed from one to the other outside the store.
+                        let output = command.env("TMPDIR", node.new_dir(&format!("work{n}"))).output().unwrap();
+                        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+                        node.run(&["verify", &name(n as u64)]);
+                        node.run(&["store", "rm", &name(n as u64)]);
+                    }
+                    node.run(&["convert", source]);
+                })
+            })
+            .collect();
+        for converter in converters {
+            rounds += 7;
+            converter.join().unwrap();
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        collected = collector
+            .join()
+            .map(|(runs, deleted)| {
+                println!("{runs} collections deleted {deleted} objects beside {rounds} conversions");
+                deleted
+            })
+            .unwrap();
+    });
+    assert!(collected > 0, "nothing was ever deleted");
+    for n in 0..IMAGES {
+        node.run(&["verify", &name(n)]);
+    }
+    whole(node);
+    node.run(&GC);
+    node.run(&GC);
+    assert_eq!(layers_in(node).len() as u64, IMAGES + 1);
+    for n in 0..IMAGES {
+        node.run(&["verify", &sources[n as usize]]);
+    }
+}
+
+#[test]
+fn converters_and_a_collector_beside_each_other_lose_nothing() {
+    beside_converters(&Node::default());
+}
+
+#[test]
+fn converters_and_a_collector_beside_each_other_in_a_bucket_lose_nothing() {
+    let Some(s3) = S3::start("collecting beside converters in a bucket") else { return };
+    let node = Node::default();
+    node.reconfigure(&format!("file://{}", node.path("store").display()), "s3://bucket/lamina");
+    node.reconfigure("[cache]", &format!("{}[cache]", section(s3.address)));
+    beside_converters(&node);
+}
+
+#[test]
+fn a_collector_that_is_killed_at_any_moment_is_made_up_for_by_the_next() {
+    let node = Node::default();
+    node.convert(&write(&node, 0), &[]);
+    let mut killed = 0;
+    for moment in 0..25u64 {
+        let source = write(&node, 1 + moment % 3);
+        node.run(&["convert", &source]);
+        node.run(&["store", "rm", &name(1 + moment % 3)]);
+        node.run(&GC);
+        let mut collector = node.command(&GC).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(2 * moment));
+        collector.kill().unwrap();
+        killed += u32::from(collector.wait().unwrap().code().is_none());
+        whole(&node);
+        node.run(&["verify", &name(0)]);
+        // The next run takes over what is left of a process of this machine at once.
+        node.run(&GC);
+        node.run(&GC);
+        assert_eq!(layers_in(&node).len(), 2, "killed after {} ms", 2 * moment);
+    }
+    println!("{killed} of 25 were killed before they ended");
+    assert!(killed > 0);
+    nothing_is_left_of_collections(&node);
+}
