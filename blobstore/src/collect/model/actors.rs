@@ -7,7 +7,8 @@ use super::super::{Error, WRITER_TTL};
 use super::world::Hands;
 use crate::layer::LayerId;
 use crate::refs::{
-    Assume, Candidate, ChainLayer, Digest, ImageName, ManifestDoc, Platform, Refs, StackEntry, blob_key, layer_key,
+    Assume, Candidate, ChainLayer, Digest, ImageName, ManifestDoc, Platform, Refs, Stack, StackEntry, Tag, TagKind,
+    blob_key, layer_key,
 };
 use crate::store::{Store, StoreError};
 use bytes::Bytes;
@@ -131,12 +132,53 @@ async fn converts_with(hands: &Hands, lease: &Lease, image: &Image) -> Result<()
     lease.release().await
 }
 
+/// A converter of a directory: one layer, and a tag for it.
+pub(super) async fn tags(hands: Hands, who: &str, n: u8) {
+    let (store, clock) = (Arc::new(hands.clone()), Arc::new(hands.clone()));
+    let lease = Lease::new(store, clock, who, "work", WRITER_TTL, true);
+    match tags_with(&hands, &lease, n).await {
+        Err(Error::Expired { .. }) => {}
+        done => done.unwrap(),
+    }
+}
+
+async fn tags_with(hands: &Hands, lease: &Lease, n: u8) -> Result<(), Error> {
+    let refs = refs(hands);
+    lease.hold([key(n)]).await?;
+    lease.settle().await?;
+    match hands.create(&key(n), Bytes::from_static(b"a layer")).await {
+        Ok(()) | Err(StoreError::AlreadyExists { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    hands.hurries(true);
+    let checked = lease.check().await;
+    if checked.is_ok() {
+        refs.put_tag(&tag(n)).await?;
+    }
+    hands.hurries(false);
+    checked?;
+    lease.release().await
+}
+
+fn tag(n: u8) -> Tag {
+    let stack = Stack::EMPTY.with(StackEntry { format: 1, ..StackEntry::bare(layer(n)) });
+    let (name, version) = (format!("tool{n}"), "1".to_owned());
+    Tag { kind: TagKind::Toolkit, name, version, stack, collapsed: None, made_over: None, environment: Vec::new() }
+}
+
+/// An administrator who removes a tag.
+pub(super) async fn untags(hands: Hands, n: u8) {
+    refs(&hands).remove_tag(&tag(n).tag_name()).await.unwrap();
+}
+
 /// What a node looks up.
 #[derive(Debug, Clone)]
 pub(super) enum By {
     Name,
     /// The chain id, as containerd sends it.
     Chain,
+    /// The tag of its first layer.
+    Tag,
 }
 
 /// A node that uses an image: it looks it up, mounts it, and holds it a moment later.
@@ -146,6 +188,7 @@ pub(super) async fn uses(hands: Hands, image: Image, by: By) {
     let stack = match by {
         By::Name => refs.resolve(&crate::refs::Name::Image(image.image_name())).await.ok(),
         By::Chain => refs.chain(&image.top()).await.unwrap().map(|chain| chain.stack),
+        By::Tag => refs.tag(&tag(image.layers[0]).tag_name()).await.unwrap().map(|tag| tag.stack),
     };
     let layers = stack.unwrap_or_default().into_layers();
     // It opens them all: what is not there is unpacked as ever.

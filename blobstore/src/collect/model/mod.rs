@@ -9,12 +9,12 @@ mod world;
 
 use super::sweep;
 use crate::refs::{self, Name, Refs};
-use actors::{By, GRACE, Image, NODE_TTL, collect_once, collects, converts, key, removes, uses};
+use actors::{By, GRACE, Image, NODE_TTL, collect_once, collects, converts, key, removes, tags, untags, uses};
 use explore::{Explored, Play, Scene, explore};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use world::{Setting, World};
+use world::{Hands, Setting, World};
 
 /// The highest number of a layer here.
 const LAYERS: u8 = 5;
@@ -63,6 +63,9 @@ fn named(world: &World) -> BTreeSet<u8> {
                 Ok(stack) => stacks.push(stack),
                 Err(error) => panic!("a name leads nowhere: {error}"),
             }
+        }
+        for name in refs.tags().await.unwrap() {
+            stacks.push(refs.tag(&name).await.unwrap().unwrap().stack);
         }
         stacks
     });
@@ -170,48 +173,63 @@ fn a_node_keeps_what_it_looked_up_by_a_name_that_is_removed() {
 }
 
 #[test]
-#[cfg_attr(debug_assertions, ignore = "many states: in release, as ./test builds it")]
 fn a_converter_a_collector_and_a_node_do_not_disturb_each_other() {
     play("a converter and a node", after(&[one(1)], &[one(1)]), |world| {
         vec![
             Box::pin(collects(world.hands(0), "gc", 1)),
-            Box::pin(converts(world.hands(1), "conv", one(1))),
+            Box::pin(tags(world.hands(1), "conv", 1)),
             Box::pin(uses(world.hands(2), one(1), By::Chain)),
         ]
     });
 }
 
 #[test]
-#[cfg_attr(debug_assertions, ignore = "many states: in release, as ./test builds it")]
-fn two_converters_of_one_image_and_a_collector_leave_it_whole() {
+fn two_converters_of_one_layer_and_a_collector_leave_it_whole() {
     play("two converters", after(&[one(1)], &[one(1)]), |world| {
         vec![
             Box::pin(collects(world.hands(0), "gc", 1)),
-            Box::pin(converts(world.hands(1), "one", one(1))),
-            Box::pin(converts(world.hands(2), "two", one(1))),
+            Box::pin(tags(world.hands(1), "one", 1)),
+            Box::pin(tags(world.hands(2), "two", 1)),
         ]
     });
 }
 
 #[test]
-#[cfg_attr(debug_assertions, ignore = "many states: in release, as ./test builds it")]
+fn what_is_named_again_used_and_removed_again_while_it_is_collected_stays_with_its_node() {
+    play("named, used, removed", after(&[one(1)], &[one(1)]), |world| {
+        vec![
+            Box::pin(collects(world.hands(0), "gc", 1)),
+            Box::pin(names_for_a_while(world.hands(1))),
+            Box::pin(uses(world.hands(2), one(1), By::Tag)),
+        ]
+    });
+}
+
+/// A tag is there for a moment.
+async fn names_for_a_while(hands: Hands) {
+    tags(hands.clone(), "conv", 1).await;
+    untags(hands, 1).await;
+}
+
+#[test]
 fn of_two_collectors_one_deletes() {
     play("two collectors", after(&[one(1)], &[one(1)]), |world| {
         vec![
             Box::pin(collects(world.hands(0), "gc", 1)),
             Box::pin(collects(world.hands(1), "other", 1)),
-            Box::pin(converts(world.hands(2), "conv", one(1))),
+            Box::pin(tags(world.hands(2), "conv", 1)),
         ]
     });
 }
 
+/// A collector and a converter that names again what is being collected.
+fn both(world: &World) -> Vec<Play> {
+    vec![Box::pin(collects(world.hands(0), "gc", 1)), Box::pin(tags(world.hands(1), "conv", 1))]
+}
+
 #[test]
-#[cfg_attr(debug_assertions, ignore = "many states: in release, as ./test builds it")]
 fn a_collector_that_is_killed_holds_nobody_up_for_ever_and_is_made_up_for() {
-    let parts = |world: &World| -> Vec<Play> {
-        vec![Box::pin(collects(world.hands(0), "gc", 1)), Box::pin(converts(world.hands(1), "conv", one(1)))]
-    };
-    play_with("a killed collector", after(&[one(1)], &[one(1)]), parts, &[sweep::DEAD], &[0]);
+    play_with("a killed collector", after(&[one(1)], &[one(1)]), both, &[sweep::DEAD], &[0]);
 }
 
 #[test]
@@ -223,11 +241,7 @@ fn what_a_killed_converter_left_goes_and_what_it_used_again_is_whole() {
 }
 
 #[test]
-#[cfg_attr(debug_assertions, ignore = "many states: in release, as ./test builds it")]
 fn a_collector_and_a_converter_that_were_stopped_for_long_do_no_harm() {
-    let parts = |world: &World| -> Vec<Play> {
-        vec![Box::pin(collects(world.hands(0), "gc", 1)), Box::pin(converts(world.hands(1), "conv", one(1)))]
-    };
-    let long = super::WRITER_TTL + GRACE;
-    play_with("stopped for long", after(&[one(1)], &[one(1)]), parts, &[sweep::DEAD, long], &[]);
+    let jumps = [sweep::DEAD, super::WRITER_TTL + GRACE];
+    play_with("stopped for long", after(&[one(1)], &[one(1)]), both, &jumps, &[]);
 }
