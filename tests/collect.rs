@@ -287,6 +287,8 @@ fn beside_converters(node: &Node) {
     let sources: Vec<String> = (0..IMAGES).map(|n| write(node, n)).collect();
     node.run(&["convert", &sources[0]]);
     let stop = std::sync::atomic::AtomicBool::new(false);
+    let ended = std::sync::atomic::AtomicU64::new(0);
+    let ended = &ended;
     let (mut rounds, mut collected) = (0, 0);
     std::thread::scope(|scope| {
         let collector = scope.spawn(|| {
@@ -294,6 +296,7 @@ fn beside_converters(node: &Node) {
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {
                 let report = node.json(&GC);
                 runs += 1;
+                ended.store(runs, std::sync::atomic::Ordering::Relaxed);
                 deleted += report["deleted"]["objects"].as_u64().unwrap();
             }
             (runs, deleted)
@@ -303,13 +306,22 @@ fn beside_converters(node: &Node) {
             .enumerate()
             .map(|(n, source)| {
                 scope.spawn(move || {
-                    for _ in 0..6 {
+                    for round in 0..6 {
                         let mut command = node.command(&["convert", "--json", source]);
                         // Of its own, so that layers are not handed from one to the other outside the store.
                         let output = command.env("TMPDIR", node.new_dir(&format!("work{n}"))).output().unwrap();
                         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
                         node.run(&["verify", &name(n as u64)]);
                         node.run(&["store", "rm", &name(n as u64)]);
+                        // Once a layer has time to be found, marked and deleted, however slow the collector is.
+                        let now = ended.load(std::sync::atomic::Ordering::Relaxed);
+                        let since = std::time::Instant::now();
+                        while (n, round) == (0, 3)
+                            && ended.load(std::sync::atomic::Ordering::Relaxed) < now + 4
+                            && since.elapsed().as_secs() < 60
+                        {
+                            std::thread::sleep(std::time::Duration::from_millis(10));
+                        }
                     }
                     node.run(&["convert", source]);
                 })
