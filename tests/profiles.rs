@@ -188,7 +188,7 @@ fn a_node_that_keeps_its_profiles_to_itself_writes_nothing_and_uses_them() {
     node.wait("a profile", |_| local.exists());
     unmount(&node, &target);
     assert!(node.stop_daemon());
-    assert!(!node.path("store/node").exists());
+    assert!(!node.path("store/node/profiles").exists());
     fs::remove_dir_all(node.path("cache/chunks")).unwrap();
     node.start_daemon();
     let target = mount(&node, "mnt");
