@@ -87,8 +87,9 @@ fn convert(tar: &[u8]) -> Result<()> {
     for (node, _) in &settled.copies {
         files.push((*node, spool.add(&Shape { size: 0, map: None }, |_| Ok(0))?));
     }
+    spool.complete()?;
     let mut data = 0;
-    let plan = plan(&mut settled.tree, &files, &spool, 256 << 10);
+    let plan = plan(&mut settled.tree, &files, &spool, 256 << 10, None);
     plan.read(&spool, &mut |chunk: Vec<u8>| {
         assert!(!chunk.is_empty() && chunk.len().is_multiple_of(BLOCK) && chunk.len() <= 8 << 20);
         data += chunk.len();
