@@ -313,12 +313,10 @@ fn beside_converters(node: &Node) {
                         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
                         node.run(&["verify", &name(n as u64)]);
                         node.run(&["store", "rm", &name(n as u64)]);
-                        // Once a layer has time to be found, marked and deleted, however slow the collector is.
-                        let now = ended.load(std::sync::atomic::Ordering::Relaxed);
+                        // In some rounds what is not named has time to be marked and deleted, in others half of that, or none.
+                        let until = ended.load(std::sync::atomic::Ordering::Relaxed) + (n as u64 + round) % 4;
                         let since = std::time::Instant::now();
-                        while (n, round) == (0, 3)
-                            && ended.load(std::sync::atomic::Ordering::Relaxed) < now + 4
-                            && since.elapsed().as_secs() < 60
+                        while ended.load(std::sync::atomic::Ordering::Relaxed) < until && since.elapsed().as_secs() < 60
                         {
                             std::thread::sleep(std::time::Duration::from_millis(10));
                         }
