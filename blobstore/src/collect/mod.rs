@@ -14,7 +14,7 @@
 //!   reference can go at once: so these go first, then nodes get [`Options::settle`] to speak up, then the leases are read once
 //!   more.
 //! * **A killed collector** leaves tombstones, which go on counting, and its word, for which writers wait until it is
-//!   [dead](sweep). One that was held up for longer than they wait deletes nothing more.
+//!   dead (`sweep`). One that was held up for longer than they wait deletes nothing more.
 //!
 //! The times that are compared are the store's, of its objects; durations are a process's own. `model` explores what can
 //! happen between collectors, writers and nodes, step by step.

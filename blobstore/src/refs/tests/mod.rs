@@ -420,9 +420,9 @@ async fn tags_stand_for_stacks() {
 async fn a_stack_with_a_layer_of_a_later_version_counts_as_not_converted() {
     let store = store();
     let id = Digest::of(b"a");
-    let of_a_later_version = vec![entry(1), StackEntry { format: 2, ..entry(2) }];
-    let later = Chain { chain_id: id, stack: of_a_later_version.into(), collapsed: None };
-    refs(&store).create_chain(&later).await.unwrap();
+    let stack: Stack = vec![entry(1), StackEntry { format: 2, ..entry(2) }].into();
+    let key = Chain::key(&id);
+    write_raw(&store, &key, json!({"key": key, "schema": 1, "sequence": 1, "chain_id": id, "stack": stack}));
     for error in
         [refs(&store).chain(&id).await.unwrap_err(), refs(&store).resolve(&Name::Digest(id)).await.unwrap_err()]
     {
