@@ -126,6 +126,7 @@ impl Read for Headers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::OpenOptionsExt;
 
     fn blob(path: &std::path::Path, at: u64, length: u64) -> OpenBlob {
         OpenBlob::part(File::open(path).unwrap(), at, length).unwrap()
@@ -157,7 +158,6 @@ mod tests {
 
     #[test]
     fn what_somebody_would_write_to_before_it_is_read_is_a_failure_and_no_refusal() {
-        use std::os::unix::fs::OpenOptionsExt;
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("file");
         std::fs::write(&path, [1; 5000]).unwrap();
@@ -178,11 +178,16 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("file");
         std::fs::write(&path, zstd::bulk::compress(b"not a tar", 3).unwrap()).unwrap();
-        assert!(matches!(Reading::of(blob(&path, 0, u64::MAX), u64::MAX).unwrap(), Reading::Stream(_)));
+        let compressed = Reading::of(blob(&path, 0, u64::MAX), u64::MAX).unwrap();
+        assert!(matches!(compressed, Reading::Stream(_)));
+        // While it is read nobody waits for it.
+        let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+        File::options().append(true).custom_flags(nonblock).open(&path).unwrap();
         std::fs::write(&path, [1; 1000]).unwrap();
-        if let Reading::InPlace(tar, _) = Reading::of(blob(&path, 0, u64::MAX), 999).unwrap() {
-            assert!(tar.finish().unwrap_err().is_refusal());
-        }
+        let Reading::InPlace(tar, _) = Reading::of(blob(&path, 0, u64::MAX), 999).unwrap() else {
+            return eprintln!("SKIPPED: needs a local file system for {}", path.display());
+        };
+        assert!(tar.finish().unwrap_err().is_refusal());
         let _writer = File::options().append(true).open(&path).unwrap();
         assert!(matches!(Reading::of(blob(&path, 0, u64::MAX), u64::MAX).unwrap(), Reading::Stream(_)));
     }
