@@ -102,10 +102,11 @@ impl BufRead for Headers {
         let held = self.from..self.from + self.buffer.len() as u64;
         if !held.contains(&self.at) {
             // Fits: it is no more than a buffer.
-            self.buffer.resize((self.end - self.at).min(BUFFER) as usize, 0);
-            let got = self.file.read_at(&mut self.buffer, self.at)?;
-            self.buffer.truncate(got);
-            self.from = self.at;
+            let mut buffer = std::mem::take(&mut self.buffer);
+            buffer.resize((self.end - self.at).min(BUFFER) as usize, 0);
+            let got = self.file.read_at(&mut buffer, self.at)?;
+            buffer.truncate(got);
+            (self.buffer, self.from) = (buffer, self.at);
         }
         Ok(&self.buffer[(self.at - self.from) as usize..])
     }
@@ -154,6 +155,16 @@ mod tests {
         assert_eq!(headers.pass(1).unwrap(), 0);
         let sums = tar.finish().unwrap();
         assert_eq!((sums.diff_id, sums.tar_size), (Digest::of(&bytes[1000..151_000]), 150_000));
+    }
+
+    #[test]
+    fn what_could_not_be_read_is_not_taken_for_zeros_the_next_time() {
+        // That cannot be read.
+        let directory = File::open(tempfile::tempdir().unwrap().path()).unwrap();
+        let mut headers = Headers::new(directory, 0, 1000);
+        for _ in 0..2 {
+            assert!(headers.read(&mut [0; 10]).is_err());
+        }
     }
 
     #[test]
