@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 /// The kernel takes no longer path at once.
@@ -52,10 +52,7 @@ impl DirectoryFiles {
             _ => self.open(found).map_err(failed)?,
         };
         let read = file.read_exact_at(buffer, at);
-        if looks(&fstat(&file).map_err(|e| failed(e.into()))?) != found.looks {
-            return Err(failed(io::Error::other("it was changed while the directory was converted")));
-        }
-        read.map_err(failed)?;
+        unchanged(&file, found.looks).and(read).map_err(failed)?;
         *open = Some((number, file));
         Ok(())
     }
@@ -67,8 +64,16 @@ impl DirectoryFiles {
     }
 }
 
+/// An error where an opened file does not look as it did.
+pub fn unchanged(file: impl AsFd, before: u64) -> io::Result<()> {
+    match looks(&fstat(file)?) == before {
+        true => Ok(()),
+        false => Err(io::Error::other("it was changed while the directory was converted")),
+    }
+}
+
 /// What a change of a file changes.
-fn looks(stat: &Stat) -> u64 {
+pub fn looks(stat: &Stat) -> u64 {
     let mut hasher = DefaultHasher::new();
     let times = (stat.st_mtime, stat.st_mtime_nsec, stat.st_ctime, stat.st_ctime_nsec);
     (stat.st_dev, stat.st_ino, stat.st_mode, stat.st_size, times).hash(&mut hasher);
