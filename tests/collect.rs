@@ -7,15 +7,16 @@
 use containerd::snapshots::PrepareSnapshotRequest;
 use containerd::snapshots::snapshots_client::SnapshotsClient;
 use serde_json::Value;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 use tests::image::{Image, layer_file, tar};
 use tests::node::Node;
+use tests::registry::layers;
 use tests::s3::{S3, section};
-use tests::tree::noise;
+use tests::tree::{files, noise};
 
 /// Deletes without a grace, and without waiting for nodes: runs come one after the other here.
 const GC: [&str; 7] = ["store", "gc", "--delete", "--grace", "0s", "--settle", "0s"];
@@ -32,29 +33,6 @@ fn image(n: u64) -> Image {
 
 fn write(node: &Node, n: u64) -> String {
     image(n).write(&node.path(&format!("image{n}")), &name(n))
-}
-
-/// The layers of a report, bottom up.
-fn layers(report: &Value) -> Vec<String> {
-    let layers = report["images"][0]["layers"].as_array().unwrap();
-    layers.iter().map(|layer| layer["layer"].as_str().unwrap().to_owned()).collect()
-}
-
-/// Every file of a directory store, with its contents.
-fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
-    let (mut found, mut open) = (BTreeMap::new(), vec![directory.to_owned()]);
-    while let Some(next) = open.pop() {
-        for entry in fs::read_dir(next).into_iter().flatten().flatten() {
-            match entry.file_type().unwrap().is_dir() {
-                true => open.push(entry.path()),
-                false => {
-                    let name = entry.path().strip_prefix(directory).unwrap().display().to_string();
-                    found.insert(name, fs::read(entry.path()).unwrap());
-                }
-            }
-        }
-    }
-    found
 }
 
 fn layers_in(node: &Node) -> Vec<String> {
@@ -123,8 +101,9 @@ fn of_two_images_one_is_removed_and_what_only_it_needed_goes() {
 /// Half-written files are for `fsck --repair`, when they are a day old.
 fn nothing_is_left_of_collections(node: &Node) {
     let left = files(&node.path("store"));
-    let of_collections = |key: &&String| key.starts_with("tombstones/") || key.starts_with("node/");
-    let left: Vec<_> = left.keys().filter(of_collections).filter(|key| !key.contains("/.tmp-")).collect();
+    let of_collections = |key: &&PathBuf| key.starts_with("tombstones") || key.starts_with("node");
+    let half = |key: &PathBuf| key.file_name().unwrap().to_string_lossy().starts_with(".tmp-");
+    let left: Vec<_> = left.keys().filter(of_collections).filter(|key| !half(key)).collect();
     assert!(left.is_empty(), "{left:?}");
 }
 
@@ -132,8 +111,7 @@ fn nothing_is_left_of_collections(node: &Node) {
 fn the_same_in_a_bucket() {
     let Some(s3) = S3::start("collecting in a bucket") else { return };
     let node = Node::default();
-    node.reconfigure(&format!("file://{}", node.path("store").display()), "s3://bucket/lamina");
-    node.reconfigure("[cache]", &format!("{}[cache]", section(s3.address)));
+    node.use_store("s3://bucket/lamina", &section(s3.address));
     a_whole_cycle(&node);
 }
 
@@ -240,14 +218,14 @@ async fn an_image_that_was_pulled_and_never_started_stays_on_its_node() {
     }
     let held = |node: &Node| {
         let leases = files(&node.path("store/node/leases"));
-        let of_snapshots = leases.iter().find(|(name, _)| name.ends_with("/snapshots"));
+        let of_snapshots = leases.iter().find(|(name, _)| name.ends_with("snapshots"));
         of_snapshots.is_some_and(|(_, body)| ids.iter().all(|id| String::from_utf8_lossy(body).contains(id)))
     };
     node.wait("a lease of what snapshots name", held);
     node.run(&["store", "rm", &name(1)]);
     // Its own lease, not that of what was looked up a moment ago.
     for (name, _) in files(&node.path("store/node/leases")) {
-        if name.ends_with("/used") {
+        if name.ends_with("used") {
             fs::remove_file(node.path("store/node/leases").join(name)).unwrap();
         }
     }
@@ -267,8 +245,7 @@ fn a_node_that_may_not_write_the_store_says_so_once() {
     let mut node = Node::default();
     node.convert(&write(&node, 1), &[]);
     let web = tests::web::serve(&node.path("store"), true);
-    let url = format!("http://{}", web.address);
-    node.reconfigure(&format!("file://{}", node.path("store").display()), &url);
+    node.use_store(&format!("http://{}", web.address), "");
     node.start_daemon();
     for n in 0..2 {
         let target = node.new_dir(&format!("mnt{n}"));
@@ -360,8 +337,7 @@ fn converters_and_a_collector_beside_each_other_lose_nothing() {
 fn converters_and_a_collector_beside_each_other_in_a_bucket_lose_nothing() {
     let Some(s3) = S3::start("collecting beside converters in a bucket") else { return };
     let node = Node::default();
-    node.reconfigure(&format!("file://{}", node.path("store").display()), "s3://bucket/lamina");
-    node.reconfigure("[cache]", &format!("{}[cache]", section(s3.address)));
+    node.use_store("s3://bucket/lamina", &section(s3.address));
     beside_converters(&node);
 }
 

@@ -12,29 +12,11 @@ use tests::front::{Answer, Front};
 use tests::image::{Image, digest, tar};
 use tests::node::Node;
 use tests::registry::{Options, Registry, layout};
-use tests::tree::noise;
+use tests::tree::{files, noise};
 
 /// One value of each layer of an image of a report.
 fn each<'a>(image: &'a Value, name: &str) -> Vec<&'a Value> {
     image["layers"].as_array().unwrap().iter().map(|layer| &layer[name]).collect()
-}
-
-/// Files below a directory, with their contents.
-fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let (mut found, mut open) = (BTreeMap::new(), vec![directory.to_owned()]);
-    while let Some(next) = open.pop() {
-        for entry in fs::read_dir(next).into_iter().flatten().flatten() {
-            match entry.file_type().unwrap().is_dir() {
-                true => open.push(entry.path()),
-                // One that has gone meanwhile is none.
-                false => drop(
-                    fs::read(entry.path())
-                        .map(|bytes| found.insert(entry.path().strip_prefix(directory).unwrap().to_owned(), bytes)),
-                ),
-            }
-        }
-    }
-    found
 }
 
 /// Records of the layers that are kept.

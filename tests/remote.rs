@@ -27,12 +27,6 @@ fn image() -> Image {
     Image::new(vec![tar(&[("etc/base", b"base"), ("data", &large)]), tar(&[("etc/top", b"top"), ("etc/base", b"new")])])
 }
 
-/// Has a node's configuration name another store, with more sections.
-fn use_store(node: &Node, url: &str, sections: &str) {
-    node.reconfigure(&format!("file://{}", node.path("store").display()), url);
-    node.reconfigure("[cache]", &format!("{sections}[cache]"));
-}
-
 /// The image as a directory store has it: what every other way must give.
 fn plain(node: &Node) -> (String, PathBuf, Vec<u8>) {
     let source = image().write(&node.path("image"), NAME);
@@ -87,7 +81,7 @@ async fn an_image_goes_into_a_bucket_and_starts_from_there() {
     }
     let mut node = Node::default();
     let (source, _, expected) = plain(&node);
-    use_store(&node, "s3://bucket/lamina", &section(s3.address));
+    node.use_store("s3://bucket/lamina", &section(s3.address));
     let report = node.convert(&source, &[]);
     let again = node.json(&["convert", &source]);
     assert_eq!(again["images"][0]["layers"][0]["reused"], true, "{again}");
@@ -114,7 +108,7 @@ fn a_conversion_that_a_signal_stops_takes_its_upload_back() {
     for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let (node, front) = (Node::default(), hanging(&s3));
         let source = image().write(&node.path("image"), NAME);
-        use_store(&node, "s3://bucket/lamina", &section(front.address));
+        node.use_store("s3://bucket/lamina", &section(front.address));
         let mut command = node.command(&["convert", &source]);
         let mut run = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         node.wait("a part", |_| front.requests().iter().any(|request| is_of_upload(request, "PUT", "/layers/")));
@@ -145,7 +139,7 @@ async fn two_conversions_into_one_bucket_at_once_agree() {
         .iter()
         .map(|node| {
             let source = image().write(&node.path("image"), NAME);
-            use_store(node, "s3://bucket/lamina", &section(s3.address));
+            node.use_store("s3://bucket/lamina", &section(s3.address));
             node.command(&["convert", &source]).spawn().unwrap()
         })
         .collect();
@@ -164,7 +158,7 @@ async fn a_web_server_before_a_directory_store_is_a_store_to_read() {
     let mut node = Node::default();
     let (source, directory, expected) = plain(&node);
     let server = web::serve(&directory, true);
-    use_store(&node, &format!("http://{}", server.address), "");
+    node.use_store(&format!("http://{}", server.address), "");
     node.run(&["verify", NAME]);
     let tar = node.path("remote.tar");
     node.run(&["export", NAME, "-o", tar.to_str().unwrap()]);
@@ -183,7 +177,7 @@ fn what_is_wrong_with_a_store_on_the_network_is_told() {
         let body = b"<Error><Code>InvalidAccessKeyId</Code><Message>no such key</Message></Error>".to_vec();
         Answer::Reply("403 Forbidden", vec![], body)
     });
-    use_store(&node, "s3://bucket/lamina", &section(denied.address));
+    node.use_store("s3://bucket/lamina", &section(denied.address));
     let error = node.fail(1, &["store", "ls"]);
     assert!(error.contains("access denied") && error.contains("InvalidAccessKeyId: no such key"), "{error}");
     let source = image().write(&node.path("image"), NAME);

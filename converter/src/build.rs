@@ -85,10 +85,14 @@ pub(crate) fn build(input: Input, below: &Below, settings: &Settings, runtime: &
         Input::Directory(path) => (read_directory(&path, &mut upper, &mut spool)?, Sums::None),
     };
     tracing::debug!(entries, spooled = spool.stored(), ms = started.elapsed().as_millis(), "layer read");
-    let settled = upper.settle(&below.merged)?;
-    let assumes = settled.assumes.iter().map(assume).collect();
-    let made = finish(settled, assumes, spool, below, settings, runtime)?;
-    Ok(Made { sums: sums.take()?, entries, ..made })
+    let made = upper.settle(&below.merged).and_then(|settled| {
+        let assumes = settled.assumes.iter().map(assume).collect();
+        finish(settled, assumes, spool, below, settings, runtime)
+    });
+    match made {
+        Ok(made) => Ok(Made { sums: sums.take()?, entries, ..made }),
+        Err(error) => Err(sums.blame(error)),
+    }
 }
 
 /// Makes the layer of what is decided already, whose contents lie in layers of `below`. Blocks.
@@ -159,22 +163,27 @@ impl Sums {
             Self::Coming(tar, expect) => checked(tar.finish()?, expect.as_ref()).map(Some),
         }
     }
+
+    /// Why a layer is refused: perhaps because the blob is not the one it should be.
+    fn blame(self, error: Error) -> Error {
+        match self {
+            Self::Coming(_, Some(_)) if error.is_refusal() => self.take().err().unwrap_or(error),
+            _ => error,
+        }
+    }
 }
 
-/// Reads what is in a blob. Where the tar in it is bad because the blob is not the one it should be, that is what is said.
+/// Reads what is in a blob. Where it is refused because the blob is not the one it should be, that is what is said.
 fn read_tar(blob: OpenBlob, expect: Option<LayerBlob>, upper: &mut Upper, spool: &mut Spool) -> Result<(u64, Sums)> {
     let limit = expect.as_ref().map_or(u64::MAX, |layer| layer.size);
     let blob = match Reading::of(blob, limit)? {
         Reading::InPlace(tar, headers) => {
             let (file, start) = headers.place().map_err(|e| Error::failed("reading the layer", e))?;
             spool.read_again(file, start, true);
-            let read = parse(&mut Reader::passing(headers, Headers::pass), upper, spool);
-            return match (read, expect) {
-                (Err(error), Some(layer)) if error.is_refusal() => {
-                    compare("blob", layer.digest, tar.finish()?.blob)?;
-                    Err(error)
-                }
-                (read, expect) => Ok((read?, Sums::Coming(tar, expect))),
+            let sums = Sums::Coming(tar, expect);
+            return match parse(&mut Reader::passing(headers, Headers::pass), upper, spool) {
+                Ok(entries) => Ok((entries, sums)),
+                Err(error) => Err(sums.blame(error)),
             };
         }
         Reading::Stream(blob) => blob,

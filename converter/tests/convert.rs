@@ -94,6 +94,35 @@ async fn a_refused_layer_leaves_nothing_behind_of_the_layers_below_it() {
 }
 
 #[tokio::test]
+async fn a_blob_that_is_another_is_said_to_be_that_however_it_is_read_and_leaves_nothing() {
+    let (noise, own) = (vec![7; 600_000], support::tar(&[file("a", b"1"), file("b", b"2")]));
+    let same_size = support::tar(&[file("a", b"1"), file("b", b"3")]);
+    let others = [
+        ("good", same_size.clone()),
+        ("larger", support::tar(&[file("a", &noise)])),
+        ("smaller", support::tar(&[])),
+        ("cut in the data", same_size[..1300].to_vec()),
+        ("no tar", vec![b'x'; own.len()]),
+        ("with a link to nothing", support::tar(&[file("a", b"1"), link("b", "no/such")])),
+    ];
+    for (what, other) in &others {
+        for streamed in [false, true] {
+            let layout = Layout::new();
+            layout.image(&[&[file("a", b"1"), file("b", b"2")]], "linux/amd64", "a");
+            let path = layout.replace(&Digest::of(&own).to_string(), other);
+            // No tar that somebody has open for writing is read in place.
+            let _writer = streamed.then(|| std::fs::File::options().append(true).open(path).unwrap());
+            let store = Store::new();
+            let error = store.convert(&layout.source(), &Options::default()).await.unwrap_err();
+            let told = error.to_string();
+            assert!(error.is_refusal() && told.contains(&Digest::of(&own).to_string()), "{what}: {told}");
+            assert!(told.contains("blob mismatch") || told.contains("the blob is larger"), "{what}: {told}");
+            assert_eq!((store.files(), store.left_in_work()), (vec![], vec![]), "{what}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn documents_that_disagree_are_refused() {
     let store = Store::new();
     for (find, put) in

@@ -61,6 +61,12 @@ impl Node {
         fs::write(self.config(), text.replace(from, to)).unwrap();
     }
 
+    /// Has the configuration name another store than the node's own, with more sections.
+    pub fn use_store(&self, url: &str, sections: &str) {
+        self.reconfigure(&format!("file://{}", self.path("store").display()), url);
+        self.reconfigure("[cache]", &format!("{sections}[cache]"));
+    }
+
     /// A path in the node's directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)

@@ -1,7 +1,8 @@
 //! Trees to convert, and their comparison.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Bytes that do not compress, the same for the same seed (SplitMix64).
 pub fn noise(seed: u64, length: usize) -> Vec<u8> {
@@ -22,6 +23,24 @@ pub fn noise(seed: u64, length: usize) -> Vec<u8> {
 pub fn write(path: &Path, content: impl AsRef<[u8]>) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, content).unwrap();
+}
+
+/// Files below a directory, with their contents.
+pub fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let (mut found, mut open) = (BTreeMap::new(), vec![directory.to_owned()]);
+    while let Some(next) = open.pop() {
+        for entry in fs::read_dir(next).into_iter().flatten().flatten() {
+            match entry.file_type().unwrap().is_dir() {
+                true => open.push(entry.path()),
+                // One that has gone meanwhile is none.
+                false => drop(
+                    fs::read(entry.path())
+                        .map(|bytes| found.insert(entry.path().strip_prefix(directory).unwrap().to_owned(), bytes)),
+                ),
+            }
+        }
+    }
+    found
 }
 
 /// Every name below `root` with its type and content, sorted: what two equal trees have in common.

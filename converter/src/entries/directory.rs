@@ -8,7 +8,7 @@
 
 use crate::error::{Error, Result, show};
 use crate::limits::Budget;
-use crate::pack::Spool;
+use crate::pack::{Spool, looks, unchanged};
 use crate::tar::{Entry, Extent, Kind, Shape, TreePath};
 use crate::tree::{Upper, Xattrs};
 use erofs::Attributes;
@@ -127,7 +127,7 @@ impl Walker<'_> {
         self.upper.add(entry, contents)
     }
 
-    /// Only of a file with holes the bytes are copied now.
+    /// Only of a file with holes the bytes are copied now, and it must look as it did when that is done.
     fn file(&mut self, at: &Pending, stat: &Stat) -> Result<(Shape, u32)> {
         let size = stat.st_size as u64;
         let open = || {
@@ -135,7 +135,8 @@ impl Walker<'_> {
             fs::openat(&*at.parent, &at.name[..], flags, Mode::empty()).map_err(failed(&at.path))
         };
         let sparse = (stat.st_blocks as u64) * 512 < size;
-        let map = if sparse { extents(&open()?, size).map_err(failed(&at.path))? } else { None };
+        let opened = sparse.then(open).transpose()?;
+        let map = opened.as_ref().map_or(Ok(None), |file| extents(file, size)).map_err(failed(&at.path))?;
         if map.is_none()
             && let Some(number) = self.spool.add_file(&at.path.to_bytes(), stat)?
         {
@@ -144,10 +145,11 @@ impl Walker<'_> {
         let shape = Shape { size, map };
         let whole = [Extent { offset: 0, length: size }];
         let pieces = shape.map.as_deref().unwrap_or(&whole).to_vec();
-        let mut file = Pieces { file: File::from(open()?), pieces: pieces.into_iter(), left: 0 };
-        let number = self
-            .spool
-            .add(&shape, |buffer| file.read(buffer).map_err(|e| Error::failed(format!("reading '{}'", at.path), e)))?;
+        let file = opened.map_or_else(open, Ok)?;
+        let mut file = Pieces { file: File::from(file), pieces: pieces.into_iter(), left: 0 };
+        let reading = |e| Error::failed(format!("reading '{}'", at.path), e);
+        let number = self.spool.add(&shape, |buffer| file.read(buffer).map_err(reading))?;
+        unchanged(&file.file, looks(stat)).map_err(reading)?;
         Ok((shape, number))
     }
 }

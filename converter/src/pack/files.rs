@@ -1,7 +1,7 @@
 //! Files of a directory that are read when their bytes are wanted, and not before.
 //!
-//! Between two looks a file can be changed, or replaced: what a look at it showed, its place and times and size, must be what
-//! the opened file shows. So what is read of a file at several times is the same.
+//! Meanwhile a file can be changed, or replaced: what the first look at it showed, its place and times and size, must be what
+//! the opened file shows after each read. So what is read of a file at several times is the same.
 
 use crate::error::{Error, Result, show};
 use rustix::fs::{Mode, OFlags, Stat, fstat, openat};
@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 /// The kernel takes no longer path at once.
@@ -51,7 +51,8 @@ impl DirectoryFiles {
             Some((this, file)) if this == number => file,
             _ => self.open(found).map_err(failed)?,
         };
-        file.read_exact_at(buffer, at).map_err(failed)?;
+        let read = file.read_exact_at(buffer, at);
+        unchanged(&file, found.looks).and(read).map_err(failed)?;
         *open = Some((number, file));
         Ok(())
     }
@@ -59,16 +60,20 @@ impl DirectoryFiles {
     fn open(&self, found: &Found) -> io::Result<File> {
         // A pipe that stands there now is not waited for.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = openat(&self.root, &*found.path, flags, Mode::empty())?;
-        match looks(&fstat(&file)?) == found.looks {
-            true => Ok(file.into()),
-            false => Err(io::Error::other("it was changed while the directory was converted")),
-        }
+        Ok(openat(&self.root, &*found.path, flags, Mode::empty())?.into())
+    }
+}
+
+/// An error where an opened file does not look as it did.
+pub fn unchanged(file: impl AsFd, before: u64) -> io::Result<()> {
+    match looks(&fstat(file)?) == before {
+        true => Ok(()),
+        false => Err(io::Error::other("it was changed while the directory was converted")),
     }
 }
 
 /// What a change of a file changes.
-fn looks(stat: &Stat) -> u64 {
+pub fn looks(stat: &Stat) -> u64 {
     let mut hasher = DefaultHasher::new();
     let times = (stat.st_mtime, stat.st_mtime_nsec, stat.st_ctime, stat.st_ctime_nsec);
     (stat.st_dev, stat.st_ino, stat.st_mode, stat.st_size, times).hash(&mut hasher);
@@ -102,7 +107,9 @@ mod tests {
         let mut buffer = [0; 4];
         files.read(numbers[0], &mut buffer, 2).unwrap();
         assert_eq!(&buffer, b"fore");
-        for (number, name) in numbers.into_iter().zip(["d/same", "d/longer", "d/replaced", "d/gone"]).skip(1) {
+        // While it is open.
+        std::fs::write(path("d/same"), "not the same").unwrap();
+        for (number, name) in numbers.into_iter().zip(["d/same", "d/longer", "d/replaced", "d/gone"]) {
             let error = files.read(number, &mut buffer, 0).unwrap_err().to_string();
             assert!(error.contains(name), "{error}");
         }

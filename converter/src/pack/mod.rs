@@ -13,6 +13,7 @@ mod item;
 mod read;
 mod spool;
 
+pub use files::{looks, unchanged};
 pub use first::{First, MAX_LIST};
 pub use item::Item;
 pub use spool::Spool;

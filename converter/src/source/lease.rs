@@ -16,7 +16,7 @@ const LOCAL: [FsWord; 6] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x010
 /// include/uapi/asm-generic/fcntl.h.
 const F_SETSIG: i32 = 10;
 
-/// It ends with the last descriptor of the opened file.
+/// Given back when it is dropped, also where others have the file open by a copy of its descriptor.
 #[derive(Debug)]
 pub(super) struct Lease {
     file: File,
@@ -36,6 +36,13 @@ impl Lease {
     /// Whether it has stood until now. One that somebody waits for stands no more.
     pub(super) fn check(&self) -> io::Result<bool> {
         Ok(fcntl(&self.file, libc::F_GETLEASE, 0)? == libc::F_RDLCK)
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // Where that fails it ends with the last descriptor.
+        let _ = fcntl(&self.file, libc::F_SETLEASE, libc::F_UNLCK);
     }
 }
 
@@ -60,16 +67,19 @@ mod tests {
         // The writer of `temp` itself.
         assert!(Lease::take(File::open(temp.path()).unwrap()).is_none());
         let path = temp.into_temp_path();
-        let Some(lease) = Lease::take(File::open(&path).unwrap()) else {
+        let opened = File::open(&path).unwrap();
+        let Some(lease) = Lease::take(opened.try_clone().unwrap()) else {
             return eprintln!("SKIPPED: needs a local file system for {}", path.display());
         };
         File::open(&path).unwrap();
         assert!(lease.check().unwrap());
         let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-        let writer = File::options().write(true).custom_flags(nonblock).open(&path);
-        assert_eq!(writer.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let writer = || File::options().write(true).custom_flags(nonblock).open(&path);
+        assert_eq!(writer().unwrap_err().kind(), io::ErrorKind::WouldBlock);
         assert!(!lease.check().unwrap());
+        // Given back, though the file is still open.
         drop(lease);
-        File::options().write(true).open(&path).unwrap();
+        writer().unwrap();
+        drop(opened);
     }
 }

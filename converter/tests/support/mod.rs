@@ -145,6 +145,12 @@ impl Layout {
         std::fs::remove_file(self.path(digest)).unwrap();
     }
 
+    /// Puts other bytes where a blob is.
+    pub(crate) fn replace(&self, digest: &str, bytes: &[u8]) -> std::path::PathBuf {
+        std::fs::write(self.path(digest), bytes).unwrap();
+        self.path(digest)
+    }
+
     /// Changes a byte of every manifest.
     pub(crate) fn damage_manifest(&self) {
         for entry in std::fs::read_dir(self.directory.path().join("blobs/sha256")).unwrap() {
