@@ -171,6 +171,18 @@ fn what_a_profile_has_fetched_is_prefetch() {
     unmount(&node, &target);
 }
 
+#[test]
+fn what_is_fetched_for_the_cache_is_no_prefetch() {
+    let Some((node, _)) = node("a trace of a warm", "readahead = 0\nneighbours = false\n") else { return };
+    let mut trace = Trace::begin(&node, &["base/one:1"]);
+    let warmed = node.json(&["cache", "warm", "base/one:1"]);
+    trace.until(|line| is(line, "fill", "/long/file"));
+    let summary = trace.end().pop().unwrap();
+    let causes = summary["causes"].as_object().unwrap();
+    assert!(causes.keys().eq(["fill"]) && causes["fill"]["failed"] == 0, "{summary}");
+    assert!(causes["fill"]["count"].as_u64() <= warmed["chunks"].as_u64(), "{summary} {warmed}");
+}
+
 /// One read of one page each, of pages that are not in the page cache.
 fn read_pages(file: &Path, pages: u64) {
     let mut file = File::open(file).unwrap();

@@ -5,11 +5,12 @@
 mod support;
 
 use blobstore::cache::{Cache, Options as CacheOptions, Reserve};
-use blobstore::fetch::{Cause, Fetcher, Layer, Options};
+use blobstore::fetch::{Cause, Fetcher, Layer, Options, Starts};
 use blobstore::layer::Index;
 use blobstore::meter::{Meter, Source};
 use blobstore::refs::layer_key;
 use blobstore::store::{FileStore, Metered, Store};
+use futures_util::future::join;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -55,14 +56,20 @@ async fn until(so: impl Fn() -> bool) {
     }
 }
 
+/// A start of all 64 chunks, as far as it goes without a reader where 16 are kept decoded.
+async fn begun(fetcher: &Fetcher, layer: &Arc<Layer>) -> Starts {
+    let starts = fetcher.starts(Duration::from_secs(60));
+    starts.add(layer, whole(layer));
+    until(|| fetcher.meter().prefetched_chunks().0 == 64 && fetcher.decoded_bytes() == 8 * CHUNK).await;
+    starts
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_larger_than_what_is_kept_decoded_is_fetched_once_and_decoded_as_the_reads_go_on() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options { decoded: 16 * CHUNK, ..Options::default() };
     let (fetcher, layer, store) = setup(dir.path(), 64, options, false).await;
-    let starts = fetcher.starts(Duration::from_secs(60));
-    starts.add(&layer, whole(&layer));
-    until(|| fetcher.meter().prefetched_chunks().0 == 64 && fetcher.decoded_bytes() == 8 * CHUNK).await;
+    let starts = begun(&fetcher, &layer).await;
     let fetched = store.counts().bytes_read.load(Relaxed);
     for chunk in 0..64 {
         // As a reader does: what it has read makes room for what comes next.
@@ -83,9 +90,7 @@ async fn a_start_that_nobody_makes_takes_half_of_what_is_kept_decoded_and_can_be
     let dir = tempfile::tempdir().unwrap();
     let options = Options { decoded: 16 * CHUNK, ..Options::default() };
     let (fetcher, layer, _) = setup(dir.path(), 64, options, true).await;
-    let starts = fetcher.starts(Duration::from_secs(60));
-    starts.add(&layer, whole(&layer));
-    until(|| fetcher.meter().prefetched_chunks().0 == 64 && fetcher.decoded_bytes() == 8 * CHUNK).await;
+    let starts = begun(&fetcher, &layer).await;
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert_eq!(fetcher.decoded_bytes(), 8 * CHUNK);
     assert_eq!(starts.left(), (0, 56));
@@ -139,4 +144,51 @@ async fn who_watches_is_told_of_reads_and_of_what_came_ahead_of_them() {
     fetcher.fetch_ahead(&layer, &[3]);
     let event = watch.next().await.unwrap();
     assert_eq!((event.cause, event.bytes), (Cause::Readahead, 3 * CHUNK..4 * CHUNK));
+}
+
+#[tokio::test]
+async fn what_fills_the_cache_takes_no_memory_but_what_a_reader_came_to_want() {
+    let dir = tempfile::tempdir().unwrap();
+    let (fetcher, layer, store) = setup(dir.path(), 8, Options::default(), true).await;
+    let mut watch = fetcher.watch(16);
+    // One thread: the readers come while nothing has begun to come.
+    let (filled, read) = join(fetcher.fill(&layer, &[0, 1, 2, 3, 99]), fetcher.get_all(&layer, &[1, 2], &[])).await;
+    filled.unwrap();
+    for (chunk, content) in (1..).zip(read.unwrap()) {
+        assert!(content[..] == support::content(chunk + 1, CHUNK as usize)[..]);
+    }
+    let chunks = fetcher.chunks().unwrap();
+    chunks.flush();
+    let entries: Vec<_> = (0..8).map(|n| layer.index.chunk(n).unwrap()).collect();
+    assert!(entries.iter().enumerate().all(|(n, entry)| chunks.contains(&entry.hash) == (n < 4)));
+    let bytes: u64 = entries[..4].iter().map(|entry| u64::from(entry.stored_len)).sum();
+    assert_eq!(store.counts().bytes_read.load(Relaxed), bytes, "each came once");
+    assert_eq!((fetcher.decoded_bytes(), fetcher.meter().prefetched_chunks()), (2 * CHUNK, (0, 0)));
+    for _ in 0..4 {
+        let event = watch.next().await.unwrap();
+        assert_eq!((event.cause, event.source), (Cause::Fill, Some(Source::Store)));
+    }
+    // What is in memory and no longer in the cache is fetched for it; nothing that is there is.
+    chunks.evict([entries[1].hash]);
+    fetcher.fill(&layer, &[0, 1, 2, 3]).await.unwrap();
+    chunks.flush();
+    assert!(chunks.contains(&entries[1].hash));
+    assert_eq!(store.counts().bytes_read.load(Relaxed), bytes + u64::from(entries[1].stored_len));
+}
+
+#[tokio::test]
+async fn a_fill_that_is_given_up_leaves_readers_what_they_wait_for_and_one_that_fails_says_which_chunk() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { concurrency: 1, coalesce: CHUNK, ..Options::default() };
+    let (fetcher, layer, store) = setup(dir.path(), 9, options, true).await;
+    let fill = fetcher.fill(&layer, &[0, 1, 2, 3, 4, 5, 6, 7]);
+    let (_, read) = join(tokio::time::timeout(Duration::ZERO, fill), fetcher.get(&layer, 5)).await;
+    assert!(read.unwrap()[..] == support::content(6, CHUNK as usize)[..]);
+    until(|| fetcher.in_flight_bytes() == 0).await;
+    assert!(store.counts().bytes_read.load(Relaxed) < 4 * CHUNK, "the queue was left");
+    fetcher.chunks().unwrap().flush();
+    // The fetcher may have it open.
+    std::fs::write(dir.path().join("store").join(layer_key(&layer.id)), "").unwrap();
+    let error = fetcher.fill(&layer, &[5, 8]).await.unwrap_err();
+    assert_eq!((error.layer, error.chunk, error.attempts), (layer.id, Some(8), 1), "{error}");
 }

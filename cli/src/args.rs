@@ -82,8 +82,8 @@ pub(crate) enum Command {
     /// Show each wait for the store as it happens, with the file that it was for
     ///
     /// One line for reads that waited for the store, and for chunks that were fetched ahead of reads (readahead: reads made
-    /// them likely; prefetch: a profile named them), when they are done: seconds since the trace began, bytes, milliseconds, layer,
-    /// and the path in the layer. Ends at Ctrl-C, after --for, or with laminad, with a summary: the files that readers waited
+    /// them likely; prefetch: a profile named them; fill: lamina cache warm, pin or verify did), when they are done: seconds
+    /// since the trace began, bytes, milliseconds, layer, and the path in the layer. Ends at Ctrl-C, after --for, or with laminad, with a summary: the files that readers waited
     /// for, and totals. With --json one object a line, the summary last. To see what a start waits for, begin the trace first.
     Trace(Trace),
     /// Look into the store, remove from it, clean it up

@@ -47,6 +47,18 @@ struct State {
     snapshots: Option<BTreeSet<LayerId>>,
 }
 
+impl State {
+    /// What was looked up and is still held for that.
+    fn recent(&mut self, now: Instant) -> Vec<LayerId> {
+        self.forget(now);
+        self.recent.keys().copied().collect()
+    }
+
+    fn forget(&mut self, now: Instant) {
+        self.recent.retain(|_, at| now.saturating_duration_since(*at) < RECENT);
+    }
+}
+
 /// What one lease said when it was last written.
 #[derive(Default)]
 struct Said {
@@ -68,7 +80,7 @@ impl Leases {
     pub(crate) fn looked_up(&self, stack: &Stack) {
         let now = Instant::now();
         let mut state = self.lock();
-        state.recent.retain(|_, at| now.duration_since(*at) < RECENT);
+        state.forget(now);
         state.recent.extend(stack.layers().iter().map(|entry| (entry.layer, now)));
         drop(state);
         self.news.notify_one();
@@ -92,7 +104,7 @@ impl Leases {
         let (mut used, mut snapshots) = (Said::default(), Said::default());
         let mut told = false;
         loop {
-            let recent: Vec<LayerId> = self.lock().recent.keys().copied().collect();
+            let recent = self.lock().recent(Instant::now());
             let wanted = mounted(&node).into_iter().chain(recent).collect();
             let mut done = self.say(&node, &self.used, wanted, &mut used).await;
             let named = self.lock().snapshots.clone();
@@ -173,5 +185,19 @@ fn tell(error: &Error, never: bool) {
             "this node may not write node/leases/ in the store: nothing keeps what it uses there when its names are removed"
         ),
         false => tracing::warn!(error, "cannot say in the store what this node uses: trying again"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_looked_up_is_held_for_a_while_also_where_nothing_else_is_looked_up() {
+        let (mut state, now, layer) = (State::default(), Instant::now(), |n| LayerId::from_bytes([n; 32]));
+        state.recent.extend([(layer(1), now), (layer(2), now + RECENT / 2)]);
+        assert_eq!(state.recent(now + RECENT / 2).len(), 2);
+        assert_eq!(state.recent(now + RECENT), [layer(2)]);
+        assert_eq!(state.recent(now + RECENT * 2), []);
     }
 }

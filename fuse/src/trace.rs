@@ -113,7 +113,8 @@ fn event_out(event: &Event) -> TraceEvent {
     let cause = match event.cause {
         Cause::Read => CauseOut::Read,
         Cause::Readahead => CauseOut::Readahead,
-        Cause::Prefetch | Cause::Fill => CauseOut::Prefetch,
+        Cause::Prefetch => CauseOut::Prefetch,
+        Cause::Fill => CauseOut::Fill,
     };
     let source = match event.source {
         None => SourceOut::None,

@@ -45,11 +45,6 @@ impl Wish {
         matches!(self.cause, Cause::Prefetch | Cause::Fill) && !self.needed.load(Relaxed)
     }
 
-    /// Whether it is for the cache only.
-    pub(super) fn for_cache(&self) -> bool {
-        self.cause == Cause::Fill && !self.needed.load(Relaxed)
-    }
-
     pub(super) fn class(&self) -> Class {
         if self.needed.load(Relaxed) { Class::Need } else { Class::Ahead }
     }

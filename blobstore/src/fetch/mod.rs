@@ -34,7 +34,7 @@ pub use list::{Prefetch, Starts};
 pub use watch::{Cause, Event, Watch};
 
 use crate::cache::{Cache, Chunks, Heads};
-use crate::layer::{ChunkEntry, Index, LayerId, Located, decode};
+use crate::layer::{ChunkEntry, Index, LayerError, LayerId, Located, check_stored, decode};
 use crate::meter::{Meter, Source};
 use crate::refs::layer_key;
 use crate::store::Store;
@@ -353,23 +353,33 @@ impl Inner {
         unread: bool,
     ) -> Option<Arc<[u8]>> {
         let entry = &located.entry;
-        let chunks = self.chunks.as_ref()?;
-        let stored = ask(chunks, &entry.hash, entry.stored_len)?;
-        match decode(&stored, entry) {
-            Ok(content) => {
-                let content = Arc::<[u8]>::from(content);
-                self.decoded.put(key(entry), content.clone(), unread);
-                Some(content)
-            }
-            Err(error) => {
-                chunks.forget(&entry.hash);
-                self.meter.verify_failed();
-                if let Some(unsaid) = self.log.allow() {
-                    let (layer, chunk) = (layer.id, located.chunk);
-                    tracing::warn!(%layer, chunk, %error, unsaid, "a damaged chunk in the local cache is forgotten");
-                }
-                None
-            }
+        let stored = ask(self.chunks.as_ref()?, &entry.hash, entry.stored_len)?;
+        let content = self.right(layer, located, decode(&stored, entry))?;
+        let content = Arc::<[u8]>::from(content);
+        self.decoded.put(key(entry), content.clone(), unread);
+        Some(content)
+    }
+
+    /// A chunk from the cache, verified, as it is stored.
+    fn take_stored(&self, layer: &Layer, located: &Located) -> Option<Bytes> {
+        let entry = &located.entry;
+        let stored = self.chunks.as_ref()?.get(&entry.hash, entry.stored_len)?;
+        self.right(layer, located, check_stored(&stored, entry))?;
+        Some(stored.into())
+    }
+
+    /// What was made of a chunk from the cache. One that is damaged is forgotten there.
+    fn right<T>(&self, layer: &Layer, located: &Located, made: Result<T, LayerError>) -> Option<T> {
+        let error = match made {
+            Ok(made) => return Some(made),
+            Err(error) => error,
+        };
+        self.chunks.as_ref()?.forget(&located.entry.hash);
+        self.meter.verify_failed();
+        if let Some(unsaid) = self.log.allow() {
+            let (layer, chunk) = (layer.id, located.chunk);
+            tracing::warn!(%layer, chunk, %error, unsaid, "a damaged chunk in the local cache is forgotten");
         }
+        None
     }
 }

@@ -150,6 +150,7 @@ fn cause(cause: Cause) -> &'static str {
         Cause::Read => "read",
         Cause::Readahead => "readahead",
         Cause::Prefetch => "prefetch",
+        Cause::Fill => "fill",
     }
 }
 
