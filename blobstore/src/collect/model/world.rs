@@ -177,20 +177,17 @@ impl Hands {
         let mut wished = false;
         std::future::poll_fn(|context| {
             let mut world = self.world.lock();
-            if world.free {
+            if world.free || wished && std::mem::take(&mut world.actors[self.actor].turn) {
                 return Poll::Ready(());
             }
-            if !wished {
-                wished = true;
+            wished = true;
+            // Also once more: what its actor did beside this was another wish, and is done.
+            if world.actors[self.actor].wish.is_none() {
                 let wish = wish(&world);
                 world.actors[self.actor].wish = Some(wish);
                 world.actors[self.actor].waker = Some(context.waker().clone());
-                return Poll::Pending;
             }
-            match std::mem::take(&mut world.actors[self.actor].turn) {
-                true => Poll::Ready(()),
-                false => Poll::Pending,
-            }
+            Poll::Pending
         })
         .await;
         let mut world = self.world.lock();
@@ -368,8 +365,16 @@ impl Clock for Hands {
         ("slept", clock).hash(&mut world.actors[self.actor].history);
     }
 
-    /// Nothing takes long here.
-    async fn watch(&self, _: Duration) {
-        std::future::pending().await
+    /// Nothing takes long here, but for who was stopped meanwhile.
+    async fn watch(&self, time: Duration) {
+        let begun = self.world.lock().clock;
+        std::future::poll_fn(|_| match self.world.lock().clock >= begun + time {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        })
+        .await;
+        let mut world = self.world.lock();
+        let clock = world.clock;
+        ("watched", begun, clock).hash(&mut world.actors[self.actor].history);
     }
 }
