@@ -224,9 +224,11 @@ fn is_stopped(pid: u32) -> bool {
 #[test]
 fn a_conversion_that_stands_still_is_waited_for_no_longer() {
     let node = Node::default();
-    let image = Image::new(vec![tar(&[("a", b"small")]), tar(&[("b", &noise(1, 16 << 20))])]);
+    // Seconds of work on any machine: what has four bits a byte is slow to compress well.
+    let slow: Vec<u8> = noise(1, 24 << 20).iter().map(|byte| b'a' + byte % 16).collect();
+    let image = Image::new(vec![tar(&[("a", b"small")]), tar(&[("b", &slow)])]);
     let source = image.write(&node.path("image"), "still.local/image:1");
-    let convert = ["convert", "--json", "--jobs", "1", "--level", "12", &source];
+    let convert = ["convert", "--json", "--jobs", "1", "--level", "15", &source];
     let mut first = Running(node.command(&convert).stdout(Stdio::null()).spawn().unwrap());
     // Its second layer is being written.
     let writes = |node: &Node| kept(node) == 1 && files(&node.path("work")).keys().any(|name| name.ends_with("part"));
