@@ -19,6 +19,11 @@ fn each<'a>(image: &'a Value, name: &str) -> Vec<&'a Value> {
     image["layers"].as_array().unwrap().iter().map(|layer| &layer[name]).collect()
 }
 
+/// Bytes that are slow to compress well, four bits each: at level 15 a second of work for some 10 MiB, also on fast machines.
+fn slow(seed: u64, length: usize) -> Vec<u8> {
+    noise(seed, length).iter().map(|byte| b'a' + byte % 16).collect()
+}
+
 /// Records of the layers that are kept.
 fn kept(node: &Node) -> usize {
     files(&node.path("work")).keys().filter(|name| name.extension().is_some_and(|e| e == "json")).count()
@@ -71,12 +76,12 @@ fn platforms(at: &Path, name: &str, layers: [Vec<Vec<u8>>; 2]) -> String {
 #[test]
 fn a_killed_conversion_goes_on_where_it_was() {
     let node = Node::default();
-    let large = noise(3, 16 << 20);
+    let large = slow(3, 16 << 20);
     let contents: [&[u8]; 5] = [b"1", b"2", &large, b"4", b"5"];
     let image =
         Image::new(contents.into_iter().enumerate().map(|(n, data)| tar(&[(&format!("d/{n}"), data)])).collect());
     let source = image.write(&node.path("image"), "killed.local/image:1");
-    let convert = ["convert", "--json", "--jobs", "1", "--level", "12", &source];
+    let convert = ["convert", "--json", "--jobs", "1", "--level", "15", &source];
     // The third layer takes its time.
     let done = kill_after(&node, &convert, 2);
     assert!((2..5).contains(&done), "{done} layers were done");
@@ -93,11 +98,11 @@ fn a_killed_conversion_goes_on_where_it_was() {
 #[test]
 fn a_killed_conversion_of_all_platforms_goes_on_at_the_platform_and_the_layer_where_it_was() {
     let node = Node::default();
-    let (shared, large) = (tar(&[("shared", b"shared")]), tar(&[("large", &noise(3, 16 << 20))]));
+    let (shared, large) = (tar(&[("shared", b"shared")]), tar(&[("large", &slow(3, 16 << 20))]));
     let one = vec![shared.clone(), tar(&[("a", b"amd64")])];
     let two = vec![shared, tar(&[("a", b"arm64")]), large, tar(&[("last", b"last")])];
     let source = platforms(&node.path("image"), "killed.local/image:1", [one, two]);
-    let convert = ["convert", "--json", "--jobs", "1", "--level", "12", "--platform", "all", &source];
+    let convert = ["convert", "--json", "--jobs", "1", "--level", "15", "--platform", "all", &source];
     // One platform is done, and of the other the layer before the large one.
     let done = kill_after(&node, &convert, 3);
     assert_eq!(done, 3, "the large layer takes its time");
@@ -120,9 +125,9 @@ fn a_killed_conversion_of_all_platforms_goes_on_at_the_platform_and_the_layer_wh
 #[test]
 fn a_conversion_that_is_killed_while_it_collapses_makes_no_layer_again() {
     let node = Node::default();
-    let layers = (0..4u8).map(|n| tar(&[(&format!("d/{n}"), &noise(n.into(), 4 << 20)), ("top", &[n])])).collect();
+    let layers = (0..4u8).map(|n| tar(&[(&format!("d/{n}"), &slow(n.into(), 4 << 20)), ("top", &[n])])).collect();
     let source = Image::new(layers).write(&node.path("image"), "killed.local/image:1");
-    let convert = ["convert", "--json", "--jobs", "1", "--level", "12", "--collapse", "1GiB", &source];
+    let convert = ["convert", "--json", "--jobs", "1", "--level", "15", "--collapse", "1GiB", &source];
     assert_eq!(kill_after(&node, &convert, 4), 4);
 
     let report = report(&node, &convert);
@@ -224,9 +229,7 @@ fn is_stopped(pid: u32) -> bool {
 #[test]
 fn a_conversion_that_stands_still_is_waited_for_no_longer() {
     let node = Node::default();
-    // Seconds of work on any machine: what has four bits a byte is slow to compress well.
-    let slow: Vec<u8> = noise(1, 24 << 20).iter().map(|byte| b'a' + byte % 16).collect();
-    let image = Image::new(vec![tar(&[("a", b"small")]), tar(&[("b", &slow)])]);
+    let image = Image::new(vec![tar(&[("a", b"small")]), tar(&[("b", &slow(1, 24 << 20))])]);
     let source = image.write(&node.path("image"), "still.local/image:1");
     let convert = ["convert", "--json", "--jobs", "1", "--level", "15", &source];
     let mut first = Running(node.command(&convert).stdout(Stdio::null()).spawn().unwrap());
