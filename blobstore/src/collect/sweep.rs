@@ -100,17 +100,25 @@ impl Sweep {
         self.alone().await.map(drop)
     }
 
-    /// Does something that can take long, and goes on saying that it is at work.
+    /// Does something that can take long, and goes on saying that it is at work. Where that was not said for too long, as by a
+    /// process that was stopped, the work is given up: before it goes on, for who was not waited for may have gone on.
     pub(super) async fn during<T>(&mut self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let mut work = std::pin::pin!(work);
         let clock = self.clock.clone();
         loop {
             tokio::select! {
                 biased;
+                () = clock.watch(RENEW) => self.renew().await?,
                 done = &mut work => return done,
-                () = clock.watch(RENEW) => self.write().await?,
             }
         }
+    }
+
+    /// Says once more that it is at work; an error where it was held up before that.
+    async fn renew(&mut self) -> Result<()> {
+        let before = self.written;
+        self.write().await?;
+        self.in_time(before)
     }
 
     async fn write(&mut self) -> Result<()> {
@@ -124,9 +132,7 @@ impl Sweep {
     /// Before each deletion: that writers still wait for this collector.
     pub(super) async fn still(&mut self) -> Result<()> {
         if self.clock.elapsed().saturating_sub(self.written) > RENEW {
-            let before = self.written;
-            self.write().await?;
-            self.in_time(before)?;
+            self.renew().await?;
         }
         self.in_time(self.written)
     }
