@@ -3,7 +3,7 @@
 //! `{"version": 1, "host": …, "process": …, "keys": […]}`, rewritten at least every [`RENEW`] while its collector is at work.
 //! Writers that find a key of theirs in it wait until it is gone. One that nobody rewrote for [`DEAD`] is of a collector
 //! that was killed, and counts for nothing: between its last word and its last deletion lie [`HELD_UP`] and what one
-//! deletion takes, which together are less than that.
+//! deletion takes, which together are less than that. So does one whose process was on this machine and has ended.
 
 use super::clock::Clock;
 use super::error::{Error, Result};
@@ -108,7 +108,7 @@ impl Sweep {
             tokio::select! {
                 biased;
                 done = &mut work => return done,
-                () = clock.watch(RENEW) => self.write().await?,
+                () = clock.watch(RENEW) => self.renew().await?,
             }
         }
     }
@@ -124,11 +124,17 @@ impl Sweep {
     /// Before each deletion: that writers still wait for this collector.
     pub(super) async fn still(&mut self) -> Result<()> {
         if self.clock.elapsed().saturating_sub(self.written) > RENEW {
-            let before = self.written;
-            self.write().await?;
-            self.in_time(before)?;
+            self.renew().await?;
         }
         self.in_time(self.written)
+    }
+
+    /// Says again that it is at work, unless that is too late: a writer may have taken it for dead since it last did, and not
+    /// wait for it.
+    async fn renew(&mut self) -> Result<()> {
+        let before = self.written;
+        self.write().await?;
+        self.in_time(before)
     }
 
     fn in_time(&self, written: Duration) -> Result<()> {
@@ -174,6 +180,8 @@ pub(super) async fn named(
             Err(error) => return Err(error.into()),
         };
         match serde_json::from_slice::<Body>(&body).ok().filter(|body| body.version == VERSION) {
+            // Was killed: it deletes nothing more, whenever the next collector takes this away.
+            Some(body) if body.process.is_gone_here() => {}
             Some(body) => {
                 let theirs: BTreeSet<&String> = body.keys.iter().collect();
                 found.extend(keys.iter().filter(|key| theirs.contains(key)).cloned());
