@@ -14,7 +14,9 @@ use std::io::{BufWriter, Read, Write};
 use std::path::Path;
 use std::time::Duration;
 
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
+/// What every request takes longer.
+const AWAY: Duration = Duration::from_millis(5);
 /// What is read at a time, as `cp` does.
 const READ: usize = 256 << 10;
 const AS_BUILT: &str = "as built";
@@ -58,17 +60,13 @@ fn main() {
     let work = tempfile::tempdir_in(benches::target()).unwrap();
     write_file(&work.path().join("file"), length);
     let mut report = Report::new("sequence", AS_BUILT);
-    let latencies: &[u64] = if tiny() { &[5] } else { &[5, 20] };
-    for latency in latencies {
-        let away = Duration::from_millis(*latency);
-        let contender = |(name, fetch): &(&str, &str)| -> Box<dyn Contender> {
-            Box::new(Lamina::directory_in_bucket(name, work.path(), fetch, away).unwrap())
-        };
-        let mut contenders: Vec<_> = CONTENDERS.iter().map(contender).collect();
-        let task = format!("{} MiB, {latency} ms away", length >> 20);
-        compare(&mut report, &task, &mut contenders, if tiny() { 1 } else { ROUNDS }, |root| {
-            assert_eq!(read_file(&root.join("file")), length);
-        });
-    }
+    let contender = |(name, fetch): &(&str, &str)| -> Box<dyn Contender> {
+        Box::new(Lamina::directory_in_bucket(name, work.path(), fetch, AWAY).unwrap())
+    };
+    let mut contenders: Vec<_> = CONTENDERS.iter().map(contender).collect();
+    let task = format!("{} MiB, {} ms away", length >> 20, AWAY.as_millis());
+    compare(&mut report, &task, &mut contenders, if tiny() { 1 } else { ROUNDS }, |root| {
+        assert_eq!(read_file(&root.join("file")), length);
+    });
     report.finish();
 }

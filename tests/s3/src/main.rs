@@ -39,6 +39,8 @@ async fn main() -> Result<(), Failure> {
     println!("{}", listener.local_addr()?);
     loop {
         let (stream, _) = listener.accept().await?;
+        // An answer is written in pieces: the second does not wait until the first was acknowledged.
+        stream.set_nodelay(true)?;
         let (service, turn, root, domain) = (service.clone(), turn.clone(), root.clone(), domain.first().cloned());
         let answer = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
             let (service, turn, folder) = (service.clone(), turn.clone(), is_no_object(&root, &domain, &request));
