@@ -224,3 +224,22 @@ fn what_is_in_use_stays_and_the_words_say_what_to_do() {
     umount(&node, &link);
     assert_eq!(mounted(&node), Vec::<String>::new());
 }
+
+#[test]
+fn two_stacks_do_not_write_to_one_directory() {
+    let Some(node) = node("one directory for writes", "") else { return };
+    let (upper, link) = (node.new_dir("up per,1"), node.path("link"));
+    std::os::unix::fs::symlink(&upper, &link).unwrap();
+    let (one, two) = (node.new_dir("one"), node.new_dir("two"));
+    let [at_one, at_two, way, other_way] = [&one, &two, &upper, &link].map(|path| path.to_str().unwrap());
+    node.run(&["mount", "base/n0:1", at_one, "--rw", way]);
+    for way in [way, other_way] {
+        let error = node.fail(1, &["mount", "base/n1:1", at_two, "--rw", way]);
+        assert!(error.contains("takes the writes of") && error.contains(at_one), "{error}");
+    }
+    fs::write(one.join("new"), "x").unwrap();
+    node.run(&["umount", at_one]);
+    node.run(&["mount", "base/n1:1", at_two, "--rw", other_way]);
+    assert_eq!(fs::read_to_string(two.join("new")).unwrap(), "x");
+    node.run(&["umount", at_two]);
+}

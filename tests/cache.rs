@@ -196,6 +196,16 @@ fn a_pin_outlives_restarts_and_pressure_until_it_is_taken_away() {
 }
 
 #[test]
+fn where_a_pins_name_cannot_be_kept_nothing_is_fetched_for_it() {
+    let Some(node) = node("cache pin without names", &["a"], "") else { return };
+    fs::write(node.path("cache/pins.json"), "{{").unwrap();
+    assert!(node.fail(1, &["cache", "pin", "base/a:1"]).contains("pins.json"));
+    assert_eq!(number(&node.json(&["cache", "stat"]), "chunks"), 0);
+    fs::remove_file(node.path("cache/pins.json")).unwrap();
+    node.run(&["cache", "pin", "base/a:1"]);
+}
+
+#[test]
 fn a_layer_that_two_references_pinned_stays_until_both_are_unpinned() {
     let Some(node) = node("two pins", &["a"], "") else { return };
     let id = node.json(&["inspect", "base/a:1"])["layers"][0]["layer"].as_str().unwrap().to_owned();

@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use tests::image::{Image, layer_file, tar};
 use tests::node::Node;
@@ -162,9 +162,56 @@ fn what_collectors_cannot_read_keeps_them_from_deleting_anything() {
     fs::write(&series, "{").unwrap();
     assert!(node.fail(3, &GC).contains("images/gc.local/image2"));
     fs::write(&series, kept).unwrap();
+    // Any node can write there, and more than memory holds.
+    fs::File::create(&lease).unwrap().set_len(1 << 40).unwrap();
+    assert!(node.fail(3, &GC).contains("node/leases/somebody/used"));
+    fs::remove_file(&lease).unwrap();
     assert_eq!(layers_in(&node).len(), 3);
     node.run(&GC);
     assert_eq!(layers_in(&node).len(), 2);
+}
+
+#[test]
+fn a_conversion_does_not_wait_for_a_collector_that_was_killed_on_its_machine() {
+    let node = Node::default();
+    let source = write(&node, 1);
+    let ids = layers(&node.convert(&source, &[]));
+    let mut process = Command::new("true").spawn().unwrap();
+    process.wait().unwrap();
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let place = format!("{} {}", boot.trim(), fs::read_link("/proc/self/ns/pid").unwrap().display());
+    let keys: Vec<String> = ids.iter().map(|id| format!("layers/{}/{id}", &id[..2])).collect();
+    let sweep = serde_json::json!({
+        "version": 1, "host": "here", "process": {"place": place, "pid": process.id()}, "keys": keys,
+    });
+    let sweeps = node.path("store/tombstones/sweeps");
+    fs::create_dir_all(&sweeps).unwrap();
+    fs::write(sweeps.join("killed"), sweep.to_string()).unwrap();
+    // Otherwise this takes a quarter of an hour.
+    node.convert(&source, &[]);
+    // The same of one that nobody can look for, from a day when the clock was wrong.
+    let lost = serde_json::json!({"version": 1, "keys": keys});
+    fs::write(sweeps.join("killed"), lost.to_string()).unwrap();
+    let written = fs::File::options().write(true).open(sweeps.join("killed")).unwrap();
+    written.set_modified(std::time::SystemTime::now() + Duration::from_secs(365 * 24 * 3600)).unwrap();
+    node.convert(&source, &[]);
+    node.run(&["verify", &name(1)]);
+}
+
+#[test]
+fn what_a_manifest_names_goes_with_it_and_not_before_also_where_a_collector_was_killed_while_it_marked() {
+    let node = Node::default();
+    node.convert(&write(&node, 1), &[]);
+    node.run(&["store", "rm", &name(1)]);
+    node.run(&GC);
+    // As if it had been killed before it came to the manifest.
+    fs::remove_dir_all(node.path("store/tombstones/manifests")).unwrap();
+    node.run(&GC);
+    whole(&node);
+    assert_eq!(files(&node.path("store/blobs")).len(), 2);
+    node.run(&GC);
+    whole(&node);
+    assert!(files(&node.path("store/blobs")).is_empty() && files(&node.path("store/manifests")).is_empty());
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::fs;
 use std::time::{Duration, SystemTime};
 use tests::image::{Image, layer_file, tar};
 use tests::node::Node;
-use tests::tree::noise;
+use tests::tree::{files, noise};
 
 const NAME: &str = "fsck.local/image:1";
 
@@ -123,4 +123,39 @@ fn references_that_cannot_be_read_are_named_and_those_of_later_builds_are_left()
         found.iter().map(|finding| (finding["kind"].as_str().unwrap(), finding["repaired"] == true)).collect();
     assert_eq!(kinds, [("fault", true), ("note", false)], "{found:#?}");
     assert!(!chain.exists() && diff.exists());
+}
+
+#[test]
+fn an_image_is_converted_again_over_anything_of_it_that_cannot_be_read() {
+    let (node, source, _) = converted();
+    for (below, again) in [
+        ("images", false),
+        ("manifests", false),
+        ("refs/chain", false),
+        ("refs/diff", true),
+        ("refs/digest", true),
+        ("blobs", true),
+    ] {
+        let root = node.path("store").join(below);
+        let found = files(&root);
+        let objects = found.keys().filter(|path| !path.ends_with("latest"));
+        assert!(objects.map(|path| fs::write(root.join(path), "").unwrap()).count() > 0, "{below}");
+        findings(&node, &[], 1);
+        node.convert(&source, if again { &["--again"] } else { &[] });
+        assert_eq!(findings(&node, &["--deep"], 0), Vec::<Value>::new(), "{below}");
+    }
+}
+
+#[test]
+fn a_name_that_cannot_be_read_can_be_removed_and_nothing_hinders_a_collection_then() {
+    let (node, _, _) = converted();
+    let name = node.path("store/images/fsck.local/image/_/1/0000000001");
+    fs::write(&name, "{}").unwrap();
+    let found = findings(&node, &["--repair"], 1);
+    assert!(of(&found, "image:")[0]["what"].as_str().unwrap().contains("store rm"), "{found:#?}");
+    assert!(node.fail(3, &["store", "gc"]).contains("fsck"));
+    node.run(&["store", "rm", NAME]);
+    assert!(!name.exists());
+    node.run(&["store", "gc"]);
+    assert_eq!(node.run(&["store", "ls"]), "");
 }

@@ -179,6 +179,29 @@ fn possible(test: &str) -> bool {
 }
 
 #[test]
+fn a_tar_without_an_end_is_refused_where_no_digest_says_that_it_is_whole() {
+    let place = Place::new();
+    let header = |name: &str| {
+        let mut header = tar::Header::new_ustar();
+        header.set_path(name).unwrap();
+        header.set_mode(0o644);
+        header.set_size(0);
+        header.set_cksum();
+        header.as_bytes().to_vec()
+    };
+    let cases = [("empty", Vec::new()), ("one", header("a")), ("two", [header("a"), header("b")].concat())];
+    for (name, bytes) in cases {
+        fs::write(place.path(name), &bytes).unwrap();
+        place.refused(&format!("tar:{}", place.path(name).display()), &[name, "cut short"]);
+        fs::write(place.path(name), [bytes, vec![0; 512]].concat()).unwrap();
+        place.accepted(&format!("tar:{}", place.path(name).display()));
+        fs::remove_dir_all(place.path("store")).unwrap();
+    }
+    // What `lamina export NAME | lamina convert tar:-` is where there is no such name.
+    place.refused("tar:-", &["standard input", "empty"]);
+}
+
+#[test]
 fn names_and_targets_that_no_file_system_holds_are_refused_by_entry() {
     if !possible("long names") {
         return;

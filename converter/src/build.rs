@@ -180,8 +180,9 @@ fn read_tar(blob: OpenBlob, expect: Option<LayerBlob>, upper: &mut Upper, spool:
         Reading::InPlace(tar, headers) => {
             let (file, start) = headers.place().map_err(|e| Error::failed("reading the layer", e))?;
             spool.read_again(file, start, true);
+            let attested = expect.is_some();
             let sums = Sums::Coming(tar, expect);
-            return match parse(&mut Reader::passing(headers, Headers::pass), upper, spool) {
+            return match parse(&mut Reader::passing(headers, Headers::pass), attested, upper, spool) {
                 Ok(entries) => Ok((entries, sums)),
                 Err(error) => Err(sums.blame(error)),
             };
@@ -193,7 +194,7 @@ fn read_tar(blob: OpenBlob, expect: Option<LayerBlob>, upper: &mut Upper, spool:
         spool.read_again(place.file, place.start, false);
     }
     let mut reader = Reader::new(stream);
-    let read = parse(&mut reader, upper, spool);
+    let read = parse(&mut reader, expect.is_some(), upper, spool);
     let stream = reader.into_inner();
     match (read, expect) {
         (Ok(entries), expect) => Ok((entries, Sums::Taken(checked(stream.finish()?, expect.as_ref())?))),
@@ -212,9 +213,16 @@ fn read_tar(blob: OpenBlob, expect: Option<LayerBlob>, upper: &mut Upper, spool:
     }
 }
 
-/// Reads a tar to its end; how many entries it has.
-fn parse<R: Read>(reader: &mut Reader<R>, upper: &mut Upper, spool: &mut Spool) -> Result<u64> {
+/// Reads a tar to its end; how many entries it has. `attested`: a digest says that nothing is missing; else the tar itself has
+/// to, for a pipe also ends where its writer fails.
+fn parse<R: Read>(reader: &mut Reader<R>, attested: bool, upper: &mut Upper, spool: &mut Spool) -> Result<u64> {
     let entries = read_entries(reader, upper, spool)?;
+    if !attested && !reader.end_was_marked() {
+        return Err(Error::refused(
+            "the tar ends without the blocks of zeros that mark its end: it is empty or cut short (1024 zero bytes behind it \
+             say that it is whole)",
+        ));
+    }
     if reader.rest()? {
         upper.warn("there is something behind the end of the tar: left out".to_owned());
     }

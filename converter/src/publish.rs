@@ -48,7 +48,12 @@ impl Publisher<'_> {
     /// Keeps an image's documents.
     pub(crate) async fn documents(&self, documents: &[Vec<u8>]) -> Result<()> {
         for document in documents {
-            self.refs.put_blob(document.clone().into()).await.map_err(store)?;
+            let document = document.clone().into();
+            let put = match self.again {
+                true => self.refs.put_blob_again(document).await,
+                false => self.refs.put_blob(document).await,
+            };
+            put.map_err(store)?;
         }
         Ok(())
     }

@@ -124,7 +124,7 @@ impl Writer {
         }
         while self.shared.free()? < length {
             if !self.evict() {
-                return full("the file system's reserve is reached");
+                return full("the disk is full, but for what [cache] reserve leaves free");
             }
         }
         Ok(())

@@ -33,6 +33,10 @@ pub const WRITER_TTL: Duration = Duration::from_secs(24 * 3600);
 /// Between two looks at a collector that is waited for.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// Bytes of all leases together. Any node can write any there, and a collector reads them all: those of a hundred thousand
+/// nodes with a hundred layers each have less.
+const LEASES: u64 = 1 << 30;
+
 pub(super) const VERSION: u32 = 1;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -251,11 +255,17 @@ pub(super) struct Held {
 /// Reads all leases; `now` is the store's time.
 pub(super) async fn read(store: &dyn Store, now: SystemTime) -> Result<Held> {
     let mut held = Held::default();
+    let mut bytes: u64 = 0;
     for lease in store.scan(PREFIX).await? {
         let age = now.duration_since(lease.stat.modified).unwrap_or_default();
         if age > TTL_MAX {
             held.ended.push(lease.key);
             continue;
+        }
+        bytes = bytes.saturating_add(lease.stat.size);
+        if bytes > LEASES {
+            let what = format!("{bytes} bytes with those before it, {LEASES} are possible");
+            return Err(Error::Lease { key: lease.key, what });
         }
         let body = match store.get(&lease.key).await {
             Ok(body) => body,

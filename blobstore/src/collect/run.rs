@@ -163,6 +163,9 @@ impl Run<'_> {
         for hex in waiting {
             let Ok(digest) = format!("sha256:{hex}").parse::<Digest>() else { continue };
             let Ok(Some(manifest)) = self.refs.manifest(&digest).await else { continue };
+            for document in [digest, manifest.config] {
+                due.remove(&crate::refs::blob_key(&document));
+            }
             for chain in &manifest.chains {
                 for entry in chain.stack.layers().iter().chain(chain.collapsed.iter().flatten()) {
                     due.remove(&crate::refs::layer_key(&entry.layer));

@@ -168,8 +168,10 @@ impl Sweep {
     }
 }
 
+/// One from far in the future was written while the store's clock was wrong: nobody would ever call it dead.
 fn is_live(listed: &Listed, now: SystemTime) -> bool {
-    now.duration_since(listed.stat.modified).unwrap_or_default() < DEAD
+    let since = now.duration_since(listed.stat.modified);
+    since.unwrap_or_else(|ahead| ahead.duration()) < DEAD
 }
 
 /// Whether a collector of this machine is no more, and nothing is done for it any more. What a directory was asked for is done

@@ -44,6 +44,14 @@ impl Check<'_> {
     fn unreadable_name(&mut self, key: &str, error: crate::refs::Error) -> Result<(), collect::Error> {
         match error {
             crate::refs::Error::Store(error) => Err(error.into()),
+            error if error.is_damaged() => {
+                self.report.fault(
+                    key,
+                    format!("{error}; convert it again, or remove the name: lamina store rm"),
+                    false,
+                );
+                Ok(())
+            }
             error => {
                 self.report.fault(key, error, false);
                 Ok(())

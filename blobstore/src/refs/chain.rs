@@ -54,10 +54,17 @@ impl Refs {
         }
     }
 
-    /// The reference of a chain id; one with a revoked layer counts as absent, and so does a collapsed stack with one.
+    /// The reference of a chain id, for writers; one that is damaged or has a revoked layer counts as absent, and so does a
+    /// collapsed stack with one.
     pub async fn chain(&self, chain_id: &Digest) -> Result<Option<Chain>> {
-        let Some(mut chain) = self.stored_chain(chain_id).await? else {
-            return Ok(None);
+        let mut chain = match self.stored_chain(chain_id).await {
+            Ok(Some(chain)) => chain,
+            Ok(None) => return Ok(None),
+            Err(error) if error.is_damaged() => {
+                tracing::warn!(%error, "a chain reference that cannot be read: taken as absent");
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
         };
         chain.stack = chain.stack.understood()?;
         match self.revoked_layer(&chain.stack).await? {
@@ -94,7 +101,8 @@ impl Refs {
             return Ok(theirs);
         }
         let key = Chain::key(&chain.chain_id);
-        self.create_or_take(&key, &chain).await?.body.check(&chain.chain_id)?;
+        self.create_or_take(&key, &chain).await?;
+        // Also one that can be read and is about something else is replaced.
         match self.chain_without(&chain.chain_id, gone).await? {
             Some(stands) => Ok(stands),
             None => self.replace_chain(&chain).await,

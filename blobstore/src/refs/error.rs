@@ -107,6 +107,12 @@ impl Error {
         matches!(self, Self::NotFound { .. } | Self::Revoked { .. } | Self::Unsupported { .. })
     }
 
+    /// Whether the object's own bytes are at fault: no build can read it, and a writer who has something to say puts it in
+    /// its place.
+    pub fn is_damaged(&self) -> bool {
+        matches!(self, Self::Malformed { .. } | Self::WrongKey { .. })
+    }
+
     pub(crate) fn malformed(key: &str, what: impl ToString) -> Self {
         Self::Malformed { key: key.to_owned(), what: what.to_string() }
     }

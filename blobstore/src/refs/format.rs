@@ -43,12 +43,13 @@ impl Refs {
     }
 
     /// Where nothing was found, for messages: a directory that is not mounted looks like an empty store.
-    pub(super) fn place(&self) -> String {
+    pub(super) async fn place(&self) -> Result<String> {
+        self.check_format().await?;
         let url = self.store.url();
-        match self.format_checked.initialized() {
+        Ok(match self.format_checked.initialized() {
             true => url.to_owned(),
             false => format!("{url}, where there is no store yet (lamina convert makes one)"),
-        }
+        })
     }
 
     /// Makes the store one of ours, if it is empty, and checks it: before the first write.

@@ -197,4 +197,17 @@ impl Refs {
             Err(e) => Err(e.into()),
         }
     }
+
+    /// The same, where what is there is read, and replaced when it is damaged: for `convert --again`.
+    pub async fn put_blob_again(&self, blob: Bytes) -> Result<Digest> {
+        let digest = self.put_blob(blob.clone()).await?;
+        match self.blob(&digest).await {
+            Err(error) if error.is_damaged() => {
+                tracing::warn!(%error, "a document that is damaged is replaced");
+                self.store.put(&blob_key(&digest), blob).await?;
+            }
+            read => drop(read?),
+        }
+        Ok(digest)
+    }
 }

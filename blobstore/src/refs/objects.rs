@@ -46,7 +46,8 @@ impl Refs {
         Ok(Some(document))
     }
 
-    /// Creates `body` at `key`, or gives the one that is there: the loser of a race takes the winner's.
+    /// Creates `body` at `key`, or gives the one that is there: the loser of a race takes the winner's. One that is damaged
+    /// is replaced.
     pub(super) async fn create_or_take<T>(&self, key: &str, body: &T) -> Result<Document<T>>
     where
         T: Serialize + DeserializeOwned + Clone,
@@ -54,8 +55,14 @@ impl Refs {
         self.init().await?;
         // Twice: what made the creation fail can have been removed before it is read.
         for _ in 0..2 {
-            if let Some(theirs) = self.read(key).await? {
-                return Ok(theirs);
+            match self.read(key).await {
+                Ok(Some(theirs)) => return Ok(theirs),
+                Ok(None) => {}
+                Err(error) if error.is_damaged() => {
+                    tracing::warn!(%error, "an object that cannot be read is replaced");
+                    return self.replace(key, body).await;
+                }
+                Err(error) => return Err(error),
             }
             if let Some(mine) = self.create(key, fresh(None), body).await? {
                 self.see(key, mine.header.sequence)?;

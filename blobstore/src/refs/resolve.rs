@@ -40,7 +40,7 @@ impl Refs {
         match self.store.stat(&layer_key(layer)).await {
             Ok(stat) => Ok(Stack::EMPTY.with(StackEntry { size: stat.size, ..StackEntry::bare(*layer) })),
             Err(StoreError::NotFound { .. }) => {
-                Err(Error::not_found(format!("layer:{layer}"), format!("no such layer in {}", self.place())))
+                Err(Error::not_found(format!("layer:{layer}"), format!("no such layer in {}", self.place().await?)))
             }
             Err(e) => Err(e.into()),
         }
@@ -68,14 +68,14 @@ impl Refs {
     async fn resolve_tag(&self, tag: &TagName) -> Result<Stacks> {
         match self.tag(tag).await? {
             Some(found) => Ok(Stacks { plain: found.stack, collapsed: found.collapsed }),
-            None => Err(Error::not_found(format!("tag:{tag}"), format!("no such tag in {}", self.place()))),
+            None => Err(Error::not_found(format!("tag:{tag}"), format!("no such tag in {}", self.place().await?))),
         }
     }
 
     async fn resolve_image(&self, image: &ImageName) -> Result<Stacks> {
         let name = format!("image:{image}");
         let Some(digest) = self.image(image).await? else {
-            return Err(Error::not_found(name, format!("no such image in {}", self.place())));
+            return Err(Error::not_found(name, format!("no such image in {}", self.place().await?)));
         };
         match self.choose_manifest(&digest).await? {
             Some(manifest) => manifest.stacks().ok_or_else(|| Error::not_found(name, "the image has no layers")),

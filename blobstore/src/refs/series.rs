@@ -46,11 +46,15 @@ pub(crate) fn split(listed: &str) -> Option<(&str, u64)> {
 impl Refs {
     /// The object of a series with the highest sequence.
     pub(super) async fn newest<T: DeserializeOwned>(&self, prefix: &str) -> Result<Option<Document<T>>> {
-        let document = match self.highest(prefix).await? {
-            Some(sequence) => self.member(prefix, sequence).await?,
-            None => None,
-        };
-        Ok(document)
+        let highest = self.highest(prefix).await?;
+        self.top(prefix, highest).await
+    }
+
+    async fn top<T: DeserializeOwned>(&self, prefix: &str, highest: Option<u64>) -> Result<Option<Document<T>>> {
+        match highest {
+            Some(sequence) => self.member(prefix, sequence).await,
+            None => Ok(None),
+        }
     }
 
     /// All sequences of a series, ascending. Empty where the store cannot list.
@@ -66,18 +70,26 @@ impl Refs {
         }
     }
 
-    /// Puts `body` on top of a series, unless what is on top says the same; gives the sequence it has.
+    /// Puts `body` on top of a series, unless what is on top says the same; gives the sequence it has. What is damaged is
+    /// no object that says something: above it, nobody reads it any more.
     pub(super) async fn append<T>(&self, prefix: &str, body: &T) -> Result<u64>
     where
         T: Serialize + DeserializeOwned + Clone + PartialEq,
     {
         self.init().await?;
         for _ in 0..ATTEMPTS {
-            let top = self.newest::<T>(prefix).await?;
+            let highest = self.highest(prefix).await?;
+            let top = match self.top::<T>(prefix, highest).await {
+                Err(error) if error.is_damaged() => {
+                    tracing::warn!(%error, "a name that cannot be read is written anew");
+                    None
+                }
+                top => top?,
+            };
             if let Some(top) = top.as_ref().filter(|top| top.body == *body) {
                 return Ok(top.header.sequence);
             }
-            let below = [top.map(|t| t.header.sequence), self.hint(prefix).await?, self.seen(prefix)];
+            let below = [highest, self.hint(prefix).await?, self.seen(prefix)];
             let sequence = below.into_iter().flatten().max().unwrap_or(0).saturating_add(1);
             if self.create(&key(prefix, sequence), sequence, body).await?.is_some() {
                 self.see(prefix, sequence)?;

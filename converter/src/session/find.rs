@@ -62,7 +62,8 @@ impl Session<'_> {
         }
         let diff = match self.refs.diff(diff_id).await {
             Ok(diff) => diff,
-            Err(e) if e.is_not_converted() => None,
+            // One that is damaged is replaced when the layer is made.
+            Err(e) if e.is_not_converted() || e.is_damaged() => None,
             // Two others wrote it at once, and the slower one stands.
             Err(blobstore::refs::Error::Older { .. }) => None,
             Err(e) => return Err(store(e)),

@@ -127,9 +127,18 @@ impl io::Read for Decoder {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Gzip(gzip) => gzip.read(buffer),
-            Self::Zstd(zstd) => zstd.read(buffer),
+            Self::Zstd(zstd) => zstd.read(buffer).map_err(damaged),
             Self::Plain(input) => input.read(buffer),
         }
+    }
+}
+
+/// What zstd's own words ("Unsupported frame parameter") are about. Errors of what it reads are told as they are.
+fn damaged(error: io::Error) -> io::Error {
+    let inner = error.get_ref().is_some_and(|inner| inner.is::<Error>());
+    match inner || error.kind() != io::ErrorKind::Other {
+        true => error,
+        false => io::Error::new(io::ErrorKind::InvalidData, format!("the zstd stream is damaged: {error}")),
     }
 }
 
@@ -199,6 +208,9 @@ mod tests {
             assert_eq!((sums.blob, sums.blob_size), (Digest::of(&blob), blob.len() as u64));
         }
         assert!(read(frames[..frames.len() - 20].to_vec()).unwrap_err().is_refusal());
+        let garbage = [b"\x28\xb5\x2f\xfd", &tar[..]].concat();
+        let error = read(garbage).unwrap_err();
+        assert!(error.is_refusal() && error.to_string().contains("the zstd stream is damaged"), "{error}");
     }
 
     #[test]

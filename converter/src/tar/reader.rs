@@ -21,6 +21,8 @@ pub struct Reader<R> {
     /// Bytes after them up to the next header.
     padding: u64,
     ended: bool,
+    /// The end was a block of zeros, and not only the end of the input.
+    marked: bool,
     passed_over: Vec<Vec<u8>>,
 }
 
@@ -43,7 +45,16 @@ impl<R: Read> Reader<R> {
 
     /// One that passes over data by `pass`, which takes how many bytes to pass, and gives how many it has: none at the end only.
     pub fn passing(input: R, pass: fn(&mut R, u64) -> io::Result<u64>) -> Self {
-        Self { input, pass, position: 0, remaining: 0, padding: 0, ended: false, passed_over: Vec::new() }
+        Self {
+            input,
+            pass,
+            position: 0,
+            remaining: 0,
+            padding: 0,
+            ended: false,
+            marked: false,
+            passed_over: Vec::new(),
+        }
     }
 
     /// The stream: behind the current entry's header, or what was read of its data, or the end of the archive.
@@ -62,6 +73,12 @@ impl<R: Read> Reader<R> {
                 Err(e) => return Err(Error::stream("reading behind the tar", e)),
             }
         }
+    }
+
+    /// Whether the archive's end, when it was reached, was marked by a block of zeros: where the input just ended, it may have
+    /// been cut short between two entries.
+    pub fn end_was_marked(&self) -> bool {
+        self.marked
     }
 
     /// Byte of the stream that is read next: at first of the stored bytes of the entry that was given last.
@@ -298,7 +315,7 @@ impl<R: Read> Reader<R> {
                 Some(block) if !zero(&block) => {
                     return Err(Error::refused("invalid tar: a header behind a zero block"));
                 }
-                _ => {}
+                _ => self.marked = true,
             },
         }
         self.ended = true;

@@ -27,6 +27,8 @@ pub(super) async fn pin(
     caller: &Caller,
 ) -> Result<v1::CacheWarmed, Error> {
     let pins = caller.unless_gone(async { Ok(node.pins.lock().await) }).await?;
+    // Where its name cannot be kept, nothing is fetched for it.
+    pins.all().map_err(Error::cache)?;
     let layers = caller.unless_gone(warm::open(node, stack)).await?;
     let cache = warm::cache(node)?;
     warm::flush(node).await?;

@@ -118,8 +118,8 @@ fn check_all_here(cache: &Chunks, every: impl Iterator<Item = ([u8; 32], u32)>, 
         return Ok(());
     }
     Err(Error::Uncached(format!(
-        "{} of {} chunks are cached: the others had to go again, for the cache is full of what is pinned or read more often. Raise \
-         [cache] size, or pin what must stay",
+        "{} of {} chunks are cached: the others had to go again, for the cache or its disk is full of what is pinned or read \
+         more often, or they were evicted meanwhile. Raise [cache] size, make room on the disk, or pin what must stay",
         here.chunks, all.chunks
     )))
 }

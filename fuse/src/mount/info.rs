@@ -4,7 +4,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 /// One line of mountinfo, proc_pid_mountinfo(5).
@@ -54,6 +54,22 @@ fn backing_file(source: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(OsString::from_vec(text.to_vec())))
 }
 
+/// Where an overlay is mounted that writes to this directory, a path without links: a second one would write beside the first
+/// without seeing what that has in memory, and the kernel only logs a word about it.
+pub(crate) fn overlay_of(upper: &Path) -> io::Result<Option<PathBuf>> {
+    let text = std::fs::read("/proc/self/mountinfo")?;
+    let mut lines = text.split(|b| *b == b'\n');
+    Ok(lines.find(|line| writes_to(line, upper)).and_then(parse).map(|mount| mount.target))
+}
+
+/// Whether a line of mountinfo is of an overlay with this option `upperdir`: as it was given, with overlayfs's own escapes.
+fn writes_to(line: &[u8], upper: &Path) -> bool {
+    let options = line.rsplit(|b| *b == b' ').next().unwrap_or_default();
+    let given = options.split(|b| *b == b',').find_map(|option| option.strip_prefix(b"upperdir="));
+    let Some(given) = given.map(path) else { return false };
+    given == upper || given.as_os_str().as_bytes() == super::kernel::escape(upper)
+}
+
 fn parse(line: &[u8]) -> Option<MountLine> {
     let fields: Vec<&[u8]> = line.split(|b| *b == b' ').collect();
     let dash = fields.iter().position(|f| *f == b"-")?;
@@ -101,6 +117,14 @@ mod tests {
         assert_eq!((m.id, m.minor), (57, 48));
         assert_eq!((m.root.as_path(), m.target.as_path()), (Path::new("/"), Path::new("/var/my dir")));
         assert_eq!((m.fs_type.as_str(), m.source.as_path()), ("erofs", Path::new("/c/heads/abcd")));
+    }
+
+    #[test]
+    fn the_directory_that_an_overlay_writes_to_is_found_under_its_escapes() {
+        let line = br"45 27 0:39 / /m rw - overlay overlay rw,lowerdir=l,upperdir=/u\134\054p\134:p\134\134x\040y/fs,workdir=/w";
+        assert!(writes_to(line, Path::new(r"/u,p:p\x y/fs")) && !writes_to(line, Path::new("/w")));
+        assert!(writes_to(b"1 2 0:3 / /m rw - overlay overlay rw,upperdir=/a/fs,uuid=on", Path::new("/a/fs")));
+        assert!(!writes_to(b"", Path::new("/a/fs")));
     }
 
     #[test]

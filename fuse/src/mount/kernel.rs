@@ -1,6 +1,7 @@
 //! The system calls behind the mounter's requests. Runs in the mounter only (see [`super`]), but for the probes of a
 //! start, which mount files of their own.
 
+use super::info;
 use super::request::{Answer, ErofsForm, Request, Upper};
 use crate::sys;
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
@@ -100,6 +101,10 @@ fn stack(base: &Path, lowers: &[String], target: &Path, upper: Option<&Upper>, m
     options.extend_from_slice(top_first.join(":").as_bytes());
     if let Some(upper) = upper {
         let (fs, work) = make_upper(&upper.dir, &base.join(&upper.like))?;
+        if let Some(other) = info::overlay_of(&fs)? {
+            let other = other.display();
+            return Err(io::Error::other(format!("{} takes the writes of {other} already", upper.dir.display())));
+        }
         for (name, path) in [(",upperdir=", &fs), (",workdir=", &work)] {
             options.extend_from_slice(name.as_bytes());
             options.extend_from_slice(&escape(path));
@@ -135,11 +140,12 @@ fn make_upper(dir: &Path, like: &Path) -> io::Result<(PathBuf, PathBuf)> {
         // A half-made one would pass for an old one at the next try, with the wrong owner.
         overlay::copy_root(like, &fs).inspect_err(|_| drop(std::fs::remove_dir(&fs)))?;
     }
-    Ok((fs, work))
+    // So they stand in the kernel's list, and are found there by whoever names them in another way.
+    Ok((fs.canonicalize()?, work.canonicalize()?))
 }
 
 /// Overlayfs splits options at commas and takes a backslash for the next byte.
-fn escape(path: &Path) -> Vec<u8> {
+pub(super) fn escape(path: &Path) -> Vec<u8> {
     let mut out = Vec::new();
     for byte in path.as_os_str().as_bytes() {
         if matches!(byte, b',' | b'\\' | b':') {

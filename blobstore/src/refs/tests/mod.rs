@@ -135,15 +135,17 @@ async fn a_removed_name_that_is_written_again_is_not_refused() {
 }
 
 #[tokio::test]
-async fn an_object_moved_to_another_key_is_refused() {
+async fn an_object_moved_to_another_key_is_refused_to_readers_and_replaced_by_writers() {
     let store = store();
     let refs = refs(&store);
     refs.create_chain(&chain("a", &[1])).await.unwrap();
     let (from, to) = (Chain::key(&Digest::of(b"a")), Chain::key(&Digest::of(b"b")));
     let stolen = store.objects.lock().unwrap()[&from].clone();
     store.objects.lock().unwrap().insert(to, stolen);
-    let error = refs.chain(&Digest::of(b"b")).await.unwrap_err();
+    let error = refs.resolve(&Name::Digest(Digest::of(b"b"))).await.unwrap_err();
     assert!(matches!(error, Error::WrongKey { .. }), "{error}");
+    assert_eq!(refs.create_chain(&chain("b", &[2])).await.unwrap(), chain("b", &[2]));
+    assert_eq!(refs.resolve(&Name::Digest(Digest::of(b"b"))).await.unwrap(), stack(&[2]));
 }
 
 #[tokio::test]
@@ -166,16 +168,18 @@ async fn an_unknown_requirement_counts_as_not_converted_and_is_not_overwritten()
 }
 
 #[tokio::test]
-async fn a_reference_about_something_else_is_malformed() {
-    let store = store();
-    let refs = refs(&store);
+async fn a_reference_about_something_else_is_malformed_to_readers_and_replaced_by_writers() {
     let id = Digest::of(b"a");
     let key = Chain::key(&id);
     for (chain_id, stack) in [(Digest::of(b"b"), json!([{"layer": layer(1)}])), (id, json!([]))] {
+        let store = store();
+        let refs = refs(&store);
         let payload = json!({"key": key, "schema": 1, "sequence": 1, "chain_id": chain_id, "stack": stack});
         write_raw(&store, &key, payload);
-        let error = refs.chain(&id).await.unwrap_err();
+        let error = refs.resolve(&Name::Digest(id)).await.unwrap_err();
         assert!(matches!(error, Error::Malformed { .. }), "{error}");
+        assert_eq!(refs.create_chain(&chain("a", &[1])).await.unwrap(), chain("a", &[1]));
+        assert_eq!(refs.resolve(&Name::Digest(id)).await.unwrap(), self::stack(&[1]));
     }
 }
 
@@ -446,4 +450,89 @@ async fn a_candidate_that_only_a_newer_build_can_judge_survives_an_older_writer(
     let stored = store.objects.lock().unwrap()[&key].clone();
     let payload: serde_json::Value = serde_json::from_slice(&envelope::payload(&key, &stored).unwrap()).unwrap();
     assert_eq!(payload["candidates"][0], newer);
+}
+
+/// Every object below `prefix` becomes these bytes.
+fn damage(store: &Memory, prefix: &str, bytes: &'static [u8]) {
+    let mut objects = store.objects.lock().unwrap();
+    let keys: Vec<String> = objects.keys().filter(|key| key.starts_with(prefix)).cloned().collect();
+    assert!(!keys.is_empty(), "{prefix}");
+    objects.extend(keys.into_iter().map(|key| (key, Bytes::from_static(bytes))));
+}
+
+#[tokio::test]
+async fn a_name_that_cannot_be_read_is_an_error_until_it_is_written_anew() {
+    for (bytes, hint) in [(&b""[..], true), (b"{}", false), (b"\xff\xfe", true)] {
+        let store = store();
+        for n in [b"1", b"2"] {
+            refs(&store).put_image(&image("x"), Digest::of(n)).await.unwrap();
+        }
+        let top = "images/docker.io/library/x/_/latest/0000000002";
+        damage(&store, top, bytes);
+        if !hint {
+            damage(&store, "images/docker.io/library/x/_/latest/latest", bytes);
+        }
+        let error = refs(&store).image(&image("x")).await.unwrap_err();
+        assert!(error.is_damaged() && error.to_string().contains(top), "{error}");
+        assert_eq!(refs(&store).put_image(&image("x"), Digest::of(b"3")).await.unwrap(), 3);
+        assert_eq!(refs(&store).image(&image("x")).await.unwrap(), Some(Digest::of(b"3")));
+    }
+}
+
+#[tokio::test]
+async fn what_a_writer_cannot_read_it_replaces_and_what_is_of_a_later_build_it_leaves() {
+    let later: &[u8] = br#"{"payloadType": "application/vnd.later+json", "payload": ""}"#;
+    for (bytes, replaced) in [(&b""[..], true), (b"{\"payloadType\":1}", true), (later, false)] {
+        let store = store();
+        let chain = chain("a", &[1]);
+        let (digest, diff_id) = (Digest::of(b"blob"), Digest::of(b"tar"));
+        let candidate = Candidate { entry: entry(1), assumes: Vec::new() };
+        let manifest =
+            ManifestDoc::new(Digest::of(b"m"), Digest::of(b"c"), platform("amd64"), vec![chain.clone()], [&diff_id]);
+        let write = async || -> Result<()> {
+            let refs = refs(&store);
+            refs.create_chain(&chain).await?;
+            refs.add_candidate(&diff_id, candidate.clone()).await?;
+            refs.put_layer_digest(digest, diff_id).await?;
+            refs.put_manifest(&manifest).await
+        };
+        write().await.unwrap();
+        damage(&store, "refs/", bytes);
+        damage(&store, "manifests/", bytes);
+        assert_eq!(write().await.is_ok(), replaced);
+        if replaced {
+            let refs = refs(&store);
+            assert_eq!(refs.stored_chain(&chain.chain_id).await.unwrap().as_ref(), Some(&chain));
+            assert_eq!(refs.diff(&diff_id).await.unwrap().unwrap().candidates, [candidate]);
+            assert_eq!(refs.layer_digest(&digest).await.unwrap(), Some(diff_id));
+            assert_eq!(refs.manifest(&manifest.digest).await.unwrap(), Some(manifest));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_document_that_is_damaged_is_replaced_when_everything_is_done_again() {
+    let store = store();
+    let refs = refs(&store);
+    let document = Bytes::from_static(b"{}");
+    let digest = refs.put_blob(document.clone()).await.unwrap();
+    damage(&store, "blobs/", b"");
+    assert_eq!(refs.put_blob(document.clone()).await.unwrap(), digest);
+    assert!(refs.blob(&digest).await.unwrap_err().is_damaged());
+    assert_eq!(refs.put_blob_again(document.clone()).await.unwrap(), digest);
+    assert_eq!(refs.blob(&digest).await.unwrap(), Some(document));
+}
+
+#[tokio::test]
+async fn a_name_that_is_not_there_tells_whether_there_is_a_store() {
+    let store = store();
+    for name in ["image:x", "tag:base/x:1", &format!("layer:{}", layer(1))] {
+        let error = refs(&store).resolve(&name.parse().unwrap()).await.unwrap_err().to_string();
+        assert!(error.contains("no store yet"), "{error}");
+    }
+    refs(&store).init().await.unwrap();
+    for name in ["image:x", "tag:base/x:1", &format!("layer:{}", layer(1))] {
+        let error = refs(&store).resolve(&name.parse().unwrap()).await.unwrap_err().to_string();
+        assert!(error.contains("no such") && !error.contains("no store yet"), "{error}");
+    }
 }

@@ -37,7 +37,8 @@ fn failed(error: Error) -> Failure {
     match error {
         // What it is about has to be seen to first; nothing was deleted.
         Error::Refs(error) if !matches!(error, blobstore::refs::Error::Store(_)) => {
-            Failure::refused(format!("{text}; what that reaches is not known, so nothing is deleted"))
+            let what = "what that reaches is not known, so nothing is deleted; lamina store fsck says what to do";
+            Failure::refused(format!("{text}; {what}"))
         }
         Error::Lease { .. } => Failure::refused(text),
         _ => Failure::failed(text),

@@ -53,11 +53,16 @@ pub(super) async fn rm(context: &Context, arguments: &StoreRm) -> Result<(), Fai
     Ok(())
 }
 
+/// One that is damaged can be removed: collectors delete nothing as long as there is a name that they cannot read.
 async fn is_there(refs: &Refs, name: &Name) -> blobstore::refs::Result<bool> {
-    match name {
+    let found = match name {
         Name::Image(image) => refs.image(image).await.map(|found| found.is_some()),
         Name::Tag(tag) => refs.tag(tag).await.map(|found| found.is_some()),
         _ => Ok(false),
+    };
+    match found {
+        Err(error) if error.is_damaged() => Ok(true),
+        found => found,
     }
 }
 
