@@ -122,33 +122,23 @@ impl Lamina {
     /// Converts a layout into a bucket that is then `latency` away; `None` after saying so where there is no S3 server.
     pub fn in_bucket(name: &str, layout: &Path, latency: Duration) -> Option<Self> {
         let source = format!("oci:{}", layout.display());
-        Self::of_bucket(&["convert", &source, "--name", IMAGE], name, IMAGE, "", latency)
-    }
-
-    /// The same of a directory as a layer of its own, with lines of `[fetch]`.
-    pub fn directory_in_bucket(name: &str, directory: &Path, fetch: &str, latency: Duration) -> Option<Self> {
-        let source = format!("dir:{}", directory.display());
-        Self::of_bucket(&["convert", &source, "--tag", LAYER], name, LAYER, fetch, latency)
-    }
-
-    fn of_bucket(
-        convert: &[&str],
-        name: &str,
-        reference: &'static str,
-        fetch: &str,
-        latency: Duration,
-    ) -> Option<Self> {
         let away = Away::start(name, latency)?;
-        let node = Self::node(fetch);
+        let node = Self::node("");
         node.use_store(STORE, &away.near());
-        node.run(convert);
+        node.run(&["convert", &source, "--name", IMAGE]);
         node.reconfigure(&away.near(), &away.far());
-        let store = away.files();
-        Some(Self { node, store, away: Some(away), name: name.to_owned(), reference, watch: None, at_once: false })
+        let (name, store) = (name.to_owned(), away.files());
+        Some(Self { node, store, away: Some(away), name, reference: IMAGE, watch: None, at_once: false })
     }
 
     fn node(fetch: &str) -> Node {
         Node::new(&format!("[fetch]\n{fetch}[profile]\n{NO_PROFILE}"))
+    }
+
+    /// Converts a directory as a layer of its own.
+    pub fn of_directory(name: &str, directory: &Path, fetch: &str, latency: &str) -> Self {
+        let source = format!("dir:{}", directory.display());
+        Self::of(vec!["convert", &source, "--tag", LAYER], name.to_owned(), LAYER, latency, fetch)
     }
 
     fn of(convert: Vec<&str>, name: String, reference: &'static str, latency: &str, fetch: &str) -> Self {
