@@ -42,15 +42,20 @@ where
     let mut tries = 1;
     loop {
         match once().await {
-            Err(error) if tries < TRIES && waited(&error, tries, &mut pauses).await => tries += 1,
+            Err(error) if tries < TRIES && waited_within(&mut pauses, &error, tries).await => tries += 1,
             last => return last,
         }
     }
 }
 
-/// Waits as long as is due after so many tries, where another can help, and takes that from what is left; says no at once
-/// where not.
-pub(super) async fn waited(error: &StoreError, tries: u32, left: &mut Duration) -> bool {
+/// Waits as long as is due after so many tries, where another can help; says no at once where not.
+pub(super) async fn waited(error: &StoreError, tries: u32) -> bool {
+    let mut left = Duration::MAX;
+    waited_within(&mut left, error, tries).await
+}
+
+/// As [`waited`], where that much time is left; it is less then.
+async fn waited_within(left: &mut Duration, error: &StoreError, tries: u32) -> bool {
     let Some(least) = passing(error).filter(|least| *least <= PAUSE_MAX) else { return false };
     let pause = pause(tries).max(least);
     let Some(rest) = left.checked_sub(pause) else { return false };

@@ -20,7 +20,10 @@ pub(super) struct Service(pub(super) reqwest::Client);
 #[async_trait]
 impl HttpService for Service {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let answer = HttpService::call(&self.0, request).await?;
+        let to = request.uri().authority().map(ToString::to_string).unwrap_or_default();
+        // A store's URL has the bucket, not the endpoint.
+        let failed = |error: HttpError| HttpError::new(error.kind(), Unanswered(to, error));
+        let answer = HttpService::call(&self.0, request).await.map_err(failed)?;
         if answer.status().is_success() {
             return Ok(answer);
         }
@@ -33,6 +36,11 @@ impl HttpService for Service {
         Err(HttpError::new(HttpErrorKind::Unknown, refusal))
     }
 }
+
+/// A request that got no answer from where it was sent.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Unanswered(String, #[source] HttpError);
 
 /// A refusal that did not come whole. What a status means stands in its body (of a 404: the object, the bucket or the upload).
 #[derive(Debug, thiserror::Error)]

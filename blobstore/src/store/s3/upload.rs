@@ -50,7 +50,7 @@ pub(super) async fn upload(inner: &Arc<Inner>, key: &str, file: &Path) -> Result
     for tries in 1..=2 {
         match send_all(inner, key, &location, &file).await? {
             Completion::Done => return Ok(()),
-            Completion::Conflict => waited(&inner.contended(key), tries, &mut Duration::MAX).await,
+            Completion::Conflict => waited(&inner.contended(key), tries).await,
         };
         tried(|| inner.check_absent(key)).await?;
     }
@@ -147,7 +147,7 @@ async fn complete(inner: &Inner, key: &str, pending: &Pending, parts: &[PartId],
                 error
             }
         };
-        if tries == CONFLICTS || !waited(&error, tries, &mut Duration::MAX).await {
+        if tries == CONFLICTS || !waited(&error, tries).await {
             return Err(error);
         }
     }
