@@ -142,7 +142,9 @@ fn references_and_flags_that_cannot_be_used_are_named() {
         node.fail(2, &["cache", command]);
     }
     assert!(node.fail(1, &["cache", "unpin", "base/a:1"]).contains("is not pinned"));
-    assert!(node.fail(1, &["cache", "warm", "--profile", "base/a:1"]).contains("not built yet"));
+    let error = node.fail(1, &["cache", "warm", "--profile", "base/a:1"]);
+    assert!(error.contains("no layer of tag:base/a:1 has a profile") && error.contains("without --profile"), "{error}");
+    assert_eq!(number(&only(&node), "cached_chunks"), 0, "and nothing was fetched");
 }
 
 #[test]
