@@ -10,6 +10,7 @@ use http_body_util::BodyExt;
 use object_store::Error;
 use object_store::client::{HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService};
 use std::error::Error as StdError;
+use std::fmt;
 use std::io;
 
 /// An HTTP client that tells every answer that is no success as a [`Refusal`], which is found again among the causes
@@ -38,9 +39,21 @@ impl HttpService for Service {
 }
 
 /// A request that got no answer from where it was sent.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct Unanswered(String, #[source] HttpError);
+#[derive(Debug)]
+struct Unanswered(String, HttpError);
+
+impl fmt::Display for Unanswered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl StdError for Unanswered {
+    /// What the client says, without its own words around it.
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.1.source()
+    }
+}
 
 /// A refusal that did not come whole. What a status means stands in its body (of a 404: the object, the bucket or the upload).
 #[derive(Debug, thiserror::Error)]
