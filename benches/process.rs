@@ -49,8 +49,9 @@ fn high_water(pid: u32) -> Option<f64> {
     Some(line.split_whitespace().next()?.parse::<f64>().ok()? * 1024.0 / 1e6)
 }
 
-/// utime, stime, cutime and cstime of /proc/PID/stat: fields 14 to 17, and the name, which may have spaces, is the second.
-fn processor_time(pid: u32) -> f64 {
+/// Processor seconds of a process and of its children that have ended, to a hundredth: utime, stime, cutime and cstime of
+/// /proc/PID/stat, fields 14 to 17. The name, which may have spaces, is the second.
+pub fn processor_time(pid: u32) -> f64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let (_, fields) = stat.rsplit_once(')').unwrap();
     let ticks: f64 = fields.split_whitespace().skip(11).take(4).map(|field| field.parse::<f64>().unwrap()).sum();
