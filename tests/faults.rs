@@ -10,15 +10,18 @@ use blobstore::layer::{self, Flags, Index, Writer};
 use blobstore::meter::Meter;
 use blobstore::refs::StackEntry;
 use blobstore::store::{Environment, Store, open_with};
+use std::collections::HashMap;
 use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tests::faults::{Backend, FAULTS, Fault, Upstream};
 use tests::front::{Answer, Front};
+use tests::image::layer_file;
+use tests::node::Node;
 use tests::s3::KEY;
-use tests::tree::noise;
+use tests::tree::{files, noise, write};
 
 const CHUNK: usize = 16 << 10;
 const CHUNKS: u32 = 32;
@@ -313,4 +316,81 @@ async fn a_store_that_cannot_be_found_or_reached_is_an_error_that_says_where_it_
             );
         }
     }
+}
+
+/// What is to become of requests for the parts of an object that begin at these bytes: a fault, so many times.
+type Plan = Arc<Mutex<HashMap<usize, (&'static Fault, usize)>>>;
+
+/// Bytes of a file and of a chunk.
+const FILE: usize = 64 << 10;
+
+/// A node whose store is a server that does what is planned, with a layer of one file and chunk for each fault that is met
+/// once and each that is met always; it is mounted at `mnt`. Gives the places of the files' chunks too.
+fn mounted(upstream: &Arc<Upstream>, plan: &Plan) -> (Node, Vec<usize>) {
+    let mut node =
+        Node::new("[fetch]\ndeadline = \"13s\"\nreadahead = 0\nneighbours = false\n[profile]\nrecord = \"off\"\n");
+    let source = node.new_dir("source");
+    (0..2 * FAULTS.len()).for_each(|n| write(&source.join(format!("{n:02}")), noise(n as u64, FILE)));
+    let convert = ["--tag", "base/one:1", "--chunk-size", "65536"];
+    let report = node.convert(&format!("dir:{}", source.display()), &convert);
+    let layer = report["images"][0]["layers"][0]["layer"].as_str().unwrap();
+    let file = std::fs::File::open(layer_file(&node.path("store"), layer)).unwrap();
+    let places = Index::of_file(&file).unwrap().chunks().map(|chunk| chunk.file_offset as usize).collect();
+    files(&node.path("store")).iter().for_each(|(key, bytes)| upstream.put(key.to_str().unwrap(), bytes));
+    let plan = plan.clone();
+    let front = upstream.before(move |_, asked| {
+        let mut plan = plan.lock().unwrap();
+        let (fault, left) = plan.get_mut(&asked.range.start).filter(|(_, left)| *left > 0)?;
+        *left -= 1;
+        Some((fault.answer)(asked))
+    });
+    node.use_store(&upstream.url(front.address), &upstream.section(front.address));
+    node.start_daemon();
+    let target = node.new_dir("mnt");
+    node.run(&["mount", "base/one:1", target.to_str().unwrap()]);
+    (node, places)
+}
+
+/// Reads each file once, all at the same time, and then all again from a store that is well.
+fn read_everything(upstream: &Arc<Upstream>) {
+    let plan = Plan::default();
+    let (node, places) = mounted(upstream, &plan);
+    assert_eq!(places.len(), 2 * FAULTS.len());
+    let fault = |n: usize| (&FAULTS[n % FAULTS.len()], if n < FAULTS.len() { 1 } else { ALWAYS });
+    plan.lock().unwrap().extend(places.iter().enumerate().map(|(n, at)| (*at, fault(n))));
+    let read = |n: usize| {
+        let got = std::fs::read(node.path("mnt").join(format!("{n:02}")));
+        got.map(|got| assert!(got == noise(n as u64, FILE), "{}: wrong bytes", fault(n).0.name))
+    };
+    std::thread::scope(|scope| {
+        let reads: Vec<_> = (0..places.len()).map(|n| scope.spawn(move || read(n))).collect();
+        for (n, read) in reads.into_iter().enumerate() {
+            let ((fault, often), got) = (fault(n), read.join().unwrap());
+            let errno = got.err().map(|error| error.raw_os_error());
+            let failed = errno == Some(Some(rustix::io::Errno::IO.raw_os_error()));
+            assert!(failed || errno.is_none(), "{}: {errno:?}", fault.name);
+            // What is not asked for again here the kernel may ask for again.
+            let may_pass = often != ALWAYS && !fault.passes;
+            assert!(failed == (often == ALWAYS) || may_pass, "{}, {often} times: {failed}", fault.name);
+        }
+    });
+    plan.lock().unwrap().clear();
+    (0..places.len()).for_each(|n| read(n).unwrap());
+    let log = node.log("laminad");
+    let line = log.lines().find(|line| line.contains("a fetch failed")).expect("a line in the log");
+    for part in ["layer=", "chunk=", "store=", "cause=", "attempt=", "kind="] {
+        assert!(line.contains(part), "{part} is not in {line}");
+    }
+    node.run(&["umount", node.path("mnt").to_str().unwrap()]);
+}
+
+#[test]
+fn readers_of_a_mount_get_right_bytes_or_an_error_in_time_whatever_the_store_does() {
+    const TEST: &str = "faults below a mount";
+    if !tests::possible(TEST) {
+        return;
+    }
+    let servers = [Backend::Bucket, Backend::Web].into_iter().filter_map(|backend| Upstream::start(backend, TEST));
+    let servers: Vec<Arc<Upstream>> = servers.map(Arc::new).collect();
+    std::thread::scope(|scope| servers.iter().for_each(|upstream| drop(scope.spawn(|| read_everything(upstream)))));
 }
