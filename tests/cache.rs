@@ -142,7 +142,9 @@ fn references_and_flags_that_cannot_be_used_are_named() {
         node.fail(2, &["cache", command]);
     }
     assert!(node.fail(1, &["cache", "unpin", "base/a:1"]).contains("is not pinned"));
-    assert!(node.fail(1, &["cache", "warm", "--profile", "base/a:1"]).contains("not built yet"));
+    let error = node.fail(1, &["cache", "warm", "--profile", "base/a:1"]);
+    assert!(error.contains("no layer of tag:base/a:1 has a profile") && error.contains("without --profile"), "{error}");
+    assert_eq!(number(&only(&node), "cached_chunks"), 0, "and nothing was fetched");
 }
 
 #[test]
@@ -347,4 +349,45 @@ fn a_warm_that_is_interrupted_goes_on_where_it_was() {
     let warmed = node.json(&["cache", "warm", "base/a:1"]);
     assert!(number(&warmed, "fetched_chunks") <= number(&warmed, "chunks") - cached, "{cached} before: {warmed}");
     assert_eq!(number(&only(&node), "cached_chunks"), number(&warmed, "chunks"));
+}
+
+/// Bytes that the files of chunks take.
+fn on_disk(node: &Node) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let entries = fs::read_dir(node.path("cache/chunks")).unwrap();
+    entries.map(|entry| entry.unwrap().metadata().unwrap().blocks() * 512).sum()
+}
+
+#[test]
+fn gc_gives_back_the_space_of_a_quota_that_was_made_smaller_and_keeps_pins() {
+    let names = ["pinned", "a", "b", "c"];
+    let Some(mut node) = node("a smaller quota", &names, "") else { return };
+    node.run(&["cache", "pin", "base/pinned:1"]);
+    names[1..].iter().for_each(|name| drop(node.run(&["cache", "warm", &format!("base/{name}:1")])));
+    let (before, mut size) = (on_disk(&node), "reserve".to_owned());
+    assert!(before > 32 << 20, "{before}");
+    // The second holds less than what is pinned may take of it.
+    for smaller in [22u64, 12] {
+        assert!(node.stop_daemon());
+        let to = format!("size = \"{smaller}MiB\"\nreserve");
+        node.reconfigure(&size, &to);
+        size = to;
+        node.start_daemon();
+        let reply = node.json(&["cache", "gc"]);
+        let (bytes, limit) = (number(&reply, "bytes"), number(&reply, "limit"));
+        assert!(bytes <= limit && limit == smaller << 20, "{reply}");
+        assert_eq!(reply["trouble"], "", "{reply}");
+        let now = on_disk(&node);
+        assert!(now <= limit + (1 << 20), "{before} -> {now} of {limit}: {reply}");
+        let list = node.json(&["cache", "ls"]);
+        let is_pinned = |layer: &&Value| layer["pinned"] == true;
+        let pinned = list["layers"].as_array().unwrap().iter().find(is_pinned).expect("the pin");
+        assert_eq!(number(pinned, "cached_chunks"), number(pinned, "chunks"), "{list}");
+        let again = node.json(&["cache", "gc"]);
+        assert_eq!(number(&again, "chunk_bytes"), 0, "{again}");
+    }
+    let target = mount(&node, "pinned");
+    lose_store(&node, "pinned");
+    read_all(&target, 0);
+    unmount(&node, &target);
 }

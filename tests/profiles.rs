@@ -229,3 +229,89 @@ fn a_layer_can_be_laid_out_by_what_its_starts_read() {
     let error = node.fail(2, &["convert", &source, "--tag", "base/first:1", "--profile", "/not/there"]);
     assert!(error.contains("--profile /not/there"), "{error}");
 }
+
+/// The chunks of a layer that the cache has, by the files that they hold.
+fn cached_files(node: &Node) -> u64 {
+    node.json(&["cache", "ls"])["layers"][0]["cached_chunks"].as_u64().unwrap()
+}
+
+#[test]
+fn warming_by_profile_fetches_what_starts_on_other_nodes_read_and_nothing_else() {
+    let Some((mut node, layer)) = node("warming by profile", QUIET) else { return };
+    record(&mut node, &layer);
+    node.start_daemon();
+    // A profile that came after this node had asked for them the last time.
+    let target = mount(&node, "early");
+    unmount(&node, &target);
+    let (dir, index) = (node.path("store/node/profiles").join(&layer), index(&node, &layer));
+    let seen = Seen { runs: 1, after: 10, parts: 1 };
+    let later = Profile { chunks: [(13, seen)].into(), ..Profile::new(index.id(), Run::default()) };
+    write(&dir.join("three"), later.encode());
+    let wanted: Vec<u64> = START.iter().copied().chain([13]).collect();
+    let warmed = node.json(&["cache", "warm", "--profile", "base/one:1"]);
+    assert_eq!((&warmed["layers"], &warmed["profiled_layers"]), (&1.into(), &1.into()), "{warmed}");
+    assert_eq!(warmed["chunks"].as_u64(), Some(wanted.len() as u64), "{warmed}");
+    assert_eq!(cached_files(&node), wanted.len() as u64);
+    let again = node.json(&["cache", "warm", "--profile", "base/one:1"]);
+    assert_eq!((&again["fetched_chunks"], &again["chunks"]), (&0.into(), &warmed["chunks"]));
+    let line = node.run(&["cache", "warm", "--profile", "base/one:1"]);
+    assert!(line.contains("1 layer, 1 of them with a profile, 13 chunks"), "{line}");
+    let target = mount(&node, "mnt");
+    // What it names is there without the store; what it does not is not.
+    let file = layer_file(&node.path("store"), &layer);
+    let whole = fs::read(&file).unwrap();
+    fs::write(&file, "").unwrap();
+    read(&target, &wanted);
+    assert!(fs::read(target.join("03")).is_err());
+    fs::write(&file, whole).unwrap();
+    read(&target, &[3]);
+    unmount(&node, &target);
+    // A store that is away is told as that, where this node knows nothing.
+    assert!(node.stop_daemon());
+    fs::remove_dir_all(node.path("cache/profiles")).unwrap();
+    node.start_daemon();
+    fs::rename(node.path("store/node"), node.path("gone")).unwrap();
+    let error = node.fail(1, &["cache", "warm", "--profile", "base/one:1"]);
+    assert!(error.contains("no layer of tag:base/one:1 has a profile") && error.contains("Start it once"), "{error}");
+    assert!(node.stop_daemon());
+}
+
+#[test]
+fn more_sandboxes_over_a_base_that_is_replayed_fetch_nothing_twice() {
+    let Some((mut node, layer)) = node("sandboxes over a replayed base", QUIET) else { return };
+    let tools = node.new_dir("tools");
+    write(&tools.join("tool"), "a tool");
+    node.convert_dir(&tools, "toolkit/t:1");
+    record(&mut node, &layer);
+    node.reconfigure("added_latency = \"0s\"", "added_latency = \"50ms\"");
+    node.start_daemon();
+    let sandbox = |name: &str| {
+        let target = node.new_dir(name);
+        node.run(&["mount", "base/one:1", "toolkit/t:1", target.to_str().unwrap()]);
+        target
+    };
+    // The second while the first one's start is being fetched, the third when it has been.
+    let (first, second) = (sandbox("first"), sandbox("second"));
+    let start = (START.len() * FILE) as u64;
+    node.wait("what the profile says", |node| fetched(node) >= start);
+    let third = sandbox("third");
+    for target in [&first, &second, &third] {
+        read(target, &START);
+        assert_eq!(fs::read_to_string(target.join("tool")).unwrap(), "a tool");
+    }
+    // Heads, references and statuses are some KB.
+    let some = FILE as u64 / 2;
+    assert!(fetched(&node) < start + some, "{} of {start}", fetched(&node));
+    [&first, &second, &third].into_iter().for_each(|target| unmount(&node, target));
+    node.wait("the base to be out of use", |node| {
+        let list = node.json(&["cache", "ls"]);
+        list["layers"].as_array().unwrap().iter().all(|layer| layer["in_use"] == false)
+    });
+    // Mounted anew, its page cache is empty, and so all of it is asked of laminad again: that has it.
+    let again = sandbox("again");
+    read(&again, &START);
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(fetched(&node) < start + 2 * some, "{} of {start}", fetched(&node));
+    unmount(&node, &again);
+    assert!(node.stop_daemon());
+}

@@ -185,6 +185,27 @@ fn the_quota_holds_at_any_time() {
 }
 
 #[test]
+fn a_quota_that_was_made_smaller_is_reached_where_pins_lie_in_large_segments() {
+    let dir = tempfile::tempdir().unwrap();
+    let large = Options { segment: 1 << 20, ..options(16 << 20) };
+    let cache = open(dir.path(), &large);
+    assert!((0..40).all(|n| put(chunks(&cache), n, 10_000)));
+    let (layer, pins) = (LayerId::from_bytes([1; 32]), || (0..40).step_by(5).map(|n| (chunk(n, 10_000).0, 10_000)));
+    assert_eq!(chunks(&cache).pin(&layer, pins()).unwrap(), [[0; 32]; 0]);
+    drop(cache);
+    assert_eq!(segments(dir.path()).len(), 2, "all of it in one, and the pin");
+    for size in [250_000, 120_000] {
+        let cache = open(dir.path(), &Options { segment: 12_000, ..options(size) });
+        let (_, trouble) = chunks(&cache).collect();
+        assert!(trouble.is_none() && chunks(&cache).stats().bytes <= size, "{size}: {trouble:?}");
+        assert!(pins().enumerate().all(|(n, _)| verified(chunks(&cache), 5 * n as u32, 10_000)), "{size}");
+        assert!(chunks(&cache).is_pinned(&layer) && put(chunks(&cache), 100, 10_000), "{size}");
+        chunks(&cache).flush();
+        assert_eq!(chunks(&cache).stats().failed, 0, "{size}");
+    }
+}
+
+#[test]
 fn a_full_queue_means_not_cached() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options { queue_bytes: 1000, ..options(1 << 20) };

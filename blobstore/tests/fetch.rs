@@ -6,7 +6,7 @@
 
 mod support;
 
-use blobstore::fetch::{FetchKind, Fetcher, Layer, Options};
+use blobstore::fetch::{FetchKind, Fetcher, Layer, OnOutage, Options};
 use blobstore::layer::Index;
 use blobstore::meter::Source;
 use blobstore::refs::StackEntry;
@@ -192,6 +192,31 @@ async fn an_attempt_that_begins_just_before_the_deadline_hides_no_cause() {
     let error = setup.fetcher(setup.script(actions), options).get(&setup.layer, 0).await.unwrap_err();
     assert_eq!((error.kind, error.attempts), (FetchKind::Transport, 2), "{error}");
     assert!(error.to_string().contains("injected fault; then the deadline passed"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_asks_to_come_back_later_is_asked_then_and_not_before() {
+    let setup = Setup::new().await;
+    let seconds = |n| Some(Duration::from_secs(n));
+    let store = setup.script([Action::Busy(seconds(7)), Action::Busy(seconds(3)), Action::Busy(None)]);
+    let begun = tokio::time::Instant::now();
+    let fetcher = setup.fetcher(store.clone(), quick());
+    assert_eq!(fetcher.get(&setup.layer, 0).await.unwrap()[..], setup.contents[0]);
+    assert!(begun.elapsed() >= Duration::from_secs(10) && begun.elapsed() < Duration::from_secs(11));
+    assert_eq!(store.requests(), 4);
+    // Later than a reader can wait: one more try, at the end.
+    let setup = Setup::new().await;
+    let store = Arc::new(Fault::new(setup.store(), move |_| Action::Busy(seconds(120))));
+    let begun = tokio::time::Instant::now();
+    let error = setup.fetcher(store.clone(), quick()).get(&setup.layer, 1).await.unwrap_err();
+    assert_eq!((error.kind, error.attempts, store.requests()), (FetchKind::Transport, 2, 2), "{error}");
+    assert!(begun.elapsed() >= Duration::from_secs(29) && begun.elapsed() < Duration::from_secs(30));
+    // Where outages are waited for: as long as it takes.
+    let setup = Setup::new().await;
+    let store = setup.script(vec![Action::Busy(seconds(600)); 5]);
+    let options = Options { on_outage: OnOutage::Wait, ..quick() };
+    let content = setup.fetcher(store, options).get(&setup.layer, 2).await.unwrap();
+    assert_eq!(content[..], setup.contents[2]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -42,6 +42,24 @@ async fn short_troubles_are_tried_again_and_lasting_ones_told() {
     assert_eq!(down.requests(), 4, "there is an end to it");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_range_is_waited_for_some_seconds_and_then_whoever_reads_is_told() {
+    let (_dir, store) = files();
+    store.create("a", Bytes::from_static(b"hello")).await.unwrap();
+    let later = |seconds| Action::Busy(Some(Duration::from_secs(seconds)));
+    for (asked, requests) in [(2, 4), (4, 2), (6, 1)] {
+        let busy = Arc::new(Fault::new(store.clone(), move |_| later(asked)));
+        let begun = tokio::time::Instant::now();
+        let error = Retry::new(busy.clone()).read("a", 0..1).await.map(drop).unwrap_err();
+        assert!(matches!(error, StoreError::Busy { after: Some(after), .. } if after.as_secs() == asked), "{error}");
+        assert!(begun.elapsed() <= Duration::from_secs(6), "{:?}", begun.elapsed());
+        assert_eq!(busy.requests(), requests);
+    }
+    // Others wait for each try.
+    let busy = Arc::new(Fault::script(store, [later(4), later(4), later(4)]));
+    assert_eq!(Retry::new(busy).get("a").await.unwrap(), &b"hello"[..]);
+}
+
 #[tokio::test]
 async fn what_goes_through_is_counted() {
     let (_dir, store) = files();

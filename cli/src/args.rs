@@ -101,15 +101,16 @@ pub(crate) enum CacheCommand {
     Stat,
     /// List the layers that this node knows: how much of each is cached, whether it is pinned, whether it is in use
     Ls,
-    /// Fetch every chunk of a stack's layers that is not cached
+    /// Fetch every chunk of a stack's layers that is not cached, or those that starts read
     ///
     /// Behind what readers wait for. What was interrupted (Ctrl-C) goes on where it was when it is begun again.
     Warm {
         /// What to warm, as lamina mount takes it (see lamina --help)
         #[arg(value_name = "REF")]
         reference: String,
-        /// Not built yet
-        #[arg(long, hide = true)]
+        /// Only what the layers' profiles name, in the order in which starts read it: the store is asked for other nodes'
+        /// profiles first. It fails where no layer has one, for nothing of REF was started yet
+        #[arg(long)]
         profile: bool,
     },
     /// Warm a stack's layers and keep all of their chunks, whatever else is read, also over a loss of power

@@ -92,6 +92,23 @@ pub enum Error {
     /// Chunks that the cache does not keep.
     #[error("{0}")]
     Uncached(String),
+    /// Layers of which nobody knows what starts read.
+    #[error(
+        "no layer of {reference} has a profile: nothing of it was started yet on a node that records starts for this one ([profile] \
+         record). Start it once, or warm all of it, without --profile"
+    )]
+    NoProfile {
+        /// As it was given.
+        reference: String,
+    },
+    /// Profiles that cannot be read.
+    #[error("cannot read the profiles of layer {layer}")]
+    Profiles {
+        /// Which.
+        layer: LayerId,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A pin that there is not.
     #[error("{reference} is not pinned; lamina cache ls shows what is")]
     NotPinned {
@@ -158,8 +175,8 @@ impl Error {
             Self::Invalid(_) => Kind::Invalid,
             Self::Late { .. } => Kind::Unavailable,
             Self::Resolve { source, .. } => of_reference(source),
-            Self::NotPinned { .. } => Kind::NotFound,
-            Self::Needed { .. } => Kind::Unavailable,
+            Self::NotPinned { .. } | Self::NoProfile { .. } => Kind::NotFound,
+            Self::Needed { .. } | Self::Profiles { .. } => Kind::Unavailable,
             Self::Head { source, .. } | Self::Warm { source, .. } => match source.kind {
                 FetchKind::NotFound => Kind::NotFound,
                 FetchKind::Answer | FetchKind::Verify | FetchKind::Malformed | FetchKind::Refused => Kind::Corrupt,

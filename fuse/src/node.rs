@@ -30,6 +30,7 @@ pub(crate) struct Node {
     pub(crate) pins: tokio::sync::Mutex<PinNames>,
     pub(crate) layers: Arc<Layers>,
     pub(crate) leases: Leases,
+    pub(crate) profiles: Arc<Profiles>,
     pub(crate) reads: Arc<Reads>,
     pub(crate) features: Vec<Feature>,
     pub(crate) meters: Meters,
@@ -68,7 +69,7 @@ impl Node {
             probed.form,
             probed.overlay_options,
         );
-        let reads = Reads::new(fetcher.clone(), table, profiles, meters.clone(), config.fetch.on_outage);
+        let reads = Reads::new(fetcher.clone(), table, Arc::clone(&profiles), meters.clone(), config.fetch.on_outage);
         let takeovers = std::env::var(TAKEOVERS).ok().and_then(|n| n.parse().ok()).unwrap_or(0);
         meters.takeovers(takeovers);
         let pins = tokio::sync::Mutex::new(PinNames::new(&config.cache_dir, &config.cache_domain));
@@ -77,6 +78,7 @@ impl Node {
             pins,
             config,
             leases,
+            profiles,
             refs: Refs::new(store),
             fetcher,
             layers: Arc::new(layers),

@@ -36,6 +36,25 @@ pub fn repair_tar(data: &[u8]) -> Vec<u8> {
     tar
 }
 
+/// A tar of files.
+pub fn sealed_tar<'a>(files: impl Iterator<Item = (&'a str, Vec<u8>)>) -> Vec<u8> {
+    let mut tar = Vec::new();
+    for (name, content) in files {
+        let mut header = [0; HEADER];
+        header[..name.len()].copy_from_slice(name.as_bytes());
+        header[100..107].copy_from_slice(b"0000644");
+        header[124..135].copy_from_slice(format!("{:011o}", content.len()).as_bytes());
+        header[156] = b'0';
+        header[257..265].copy_from_slice(b"ustar\x0000");
+        seal(&mut header);
+        tar.extend_from_slice(&header);
+        tar.extend_from_slice(&content);
+        tar.resize(tar.len().next_multiple_of(HEADER), 0);
+    }
+    tar.resize(tar.len() + 2 * HEADER, 0);
+    tar
+}
+
 /// Where the reader meets a wrong checksum.
 fn unsealed(tar: &[u8]) -> Option<usize> {
     let mut reader = Reader::new(Cursor::new(tar));

@@ -8,12 +8,14 @@ mod index;
 mod layer;
 mod metadata;
 mod oci;
+mod profile;
 mod stream;
 
 pub use index::layer_file;
 pub use layer::{convert_tar, repair_tar};
 pub use metadata::metadata;
 pub use oci::{documents, envelope, names};
+pub use profile::{list, profile, profiles};
 pub use stream::stream;
 
 use std::path::{Path, PathBuf};

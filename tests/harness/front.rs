@@ -6,6 +6,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// What TLS begins with; it is not spoken here.
 const TLS_HANDSHAKE: u8 = 22;
@@ -23,6 +24,8 @@ pub struct Request {
     pub length: u64,
     /// How many requests came before it.
     pub number: usize,
+    /// When it came.
+    pub at: Instant,
 }
 
 /// What becomes of a request.
@@ -39,6 +42,16 @@ pub enum Answer {
     Keep(u64),
     /// It is passed on, and the last byte of the answer is changed.
     Flip,
+    /// It is passed on; after so many bytes of the answer's body nothing more comes before the client leaves.
+    StallAnswer(usize),
+    /// It is passed on, and the connection is reset after so many bytes of the answer's body.
+    ResetAnswer(usize),
+    /// It is not passed on: the connection is reset.
+    Reset,
+    /// It is not answered before the client leaves.
+    Silence,
+    /// These bytes are all that comes.
+    Raw(&'static [u8]),
     /// It is answered here: status line, header lines, body.
     Reply(&'static str, Vec<String>, Vec<u8>),
     /// It is answered here, with a body whose length no header tells: it ends with the connection.
@@ -108,7 +121,7 @@ fn serve(
     let head = head(&mut client)?;
     let mut words = head.split(' ').map(str::to_owned);
     let (method, path) = (words.next().unwrap(), words.next().unwrap_or_default());
-    let mut request = Request { method, path, head, length: 0, number: 0 };
+    let mut request = Request { method, path, head, length: 0, number: 0, at: Instant::now() };
     request.length = request.header("content-length").map_or(0, |n| n.parse().unwrap());
     {
         let mut seen = state.requests.lock().unwrap();
@@ -145,6 +158,9 @@ fn serve(
             write!(client, "HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{body}", body.len() + 1)?;
             return io::copy(&mut client, &mut io::sink()).map(drop);
         }
+        Answer::Silence => return io::copy(&mut client, &mut io::sink()).map(drop),
+        Answer::Raw(bytes) => client.write_all(bytes)?,
+        Answer::Reset => return reset(client),
         Answer::CutRequest(after) => {
             let mut server = connect(upstream, &request, 0)?;
             io::copy(&mut Read::by_ref(&mut client).take(after), &mut server)?;
@@ -158,17 +174,29 @@ fn serve(
             let mut body = Vec::new();
             server.read_to_end(&mut body)?;
             match answer {
-                Answer::CutAnswer(after) => body.truncate(after),
+                Answer::CutAnswer(after) | Answer::StallAnswer(after) | Answer::ResetAnswer(after) => {
+                    body.truncate(after)
+                }
                 Answer::Flip => *body.last_mut().unwrap() ^= 1,
                 _ => {}
             }
             client.write_all(response.as_bytes())?;
             client.write_all(&body)?;
+            match answer {
+                Answer::StallAnswer(_) => return io::copy(&mut client, &mut io::sink()).map(drop),
+                Answer::ResetAnswer(_) => return reset(client),
+                _ => {}
+            }
         }
     }
     // Read what is left: a connection that is closed on unread bytes is reset, and takes the answer with it.
     client.shutdown(Shutdown::Write)?;
     io::copy(&mut client, &mut io::sink()).map(drop)
+}
+
+/// Ends a connection as a machine does that knows nothing of it (any more).
+fn reset(client: TcpStream) -> io::Result<()> {
+    Ok(rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO))?)
 }
 
 /// A connection on which the request's head was sent; its body is longer by `more` bytes.

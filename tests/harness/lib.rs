@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 pub mod containerd;
+pub mod faults;
 pub mod front;
 pub mod image;
 pub mod node;

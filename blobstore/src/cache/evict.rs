@@ -155,9 +155,17 @@ impl Writer {
         }
     }
 
+    /// Whether a chunk may stand in two places although the quota has no room for that: while a quota that was made smaller is
+    /// not reached yet, or its segments not gone. Half of a segment at most is carried over, and all of it goes.
+    fn may_pass_quota(&self, from: &Leaving, record: &Record) -> io::Result<bool> {
+        let options = &self.shared.options;
+        let larger = self.shared.map().bytes > options.size || from.length / 2 > options.segment;
+        Ok(larger && self.shared.free()? >= record.size())
+    }
+
     /// Writes a chunk to the kept queue; `None` when its bytes are not right.
     fn copy(&mut self, from: &Leaving, record: &Record) -> io::Result<Option<(u64, Record)>> {
-        if !self.shared.fits(record.size()) {
+        if !self.shared.fits(record.size()) && !self.may_pass_quota(from, record)? {
             return Err(io::Error::new(io::ErrorKind::StorageFull, "no room to carry a chunk over"));
         }
         // What the disk does not give now may be right all the same.

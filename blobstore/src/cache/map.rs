@@ -60,6 +60,8 @@ pub(super) struct Leaving {
     pub(super) number: u64,
     pub(super) file: Arc<Segment>,
     pub(super) kind: Kind,
+    /// Of its file.
+    pub(super) length: u64,
     pub(super) records: Vec<Record>,
 }
 
@@ -287,7 +289,7 @@ impl Map {
         let records = self.live(number);
         let entry = self.segments.get_mut(&number)?;
         (entry.leaving, entry.closed) = (true, true);
-        Some(Leaving { number, file: entry.file.clone(), kind: entry.kind, records })
+        Some(Leaving { number, file: entry.file.clone(), kind: entry.kind, length: entry.length, records })
     }
 
     /// Takes the oldest segment out in which nothing is pinned.

@@ -3,6 +3,7 @@
 use crate::layer::{LayerError, LayerId};
 use crate::store::StoreError;
 use std::fmt;
+use std::time::Duration;
 
 /// The kind of a failure; the label `kind` of `lamina_fetch_errors_total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -85,10 +86,12 @@ impl fmt::Display for Part {
 }
 
 /// One attempt that failed.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Failure {
     pub(super) kind: FetchKind,
     pub(super) cause: String,
+    /// How long the store asks to wait before the next attempt.
+    pub(super) after: Option<Duration>,
 }
 
 /// What to do after a failed attempt.
@@ -104,7 +107,7 @@ pub(super) enum Again {
 
 impl Failure {
     pub(super) fn new(kind: FetchKind, cause: impl ToString) -> Self {
-        Self { kind, cause: cause.to_string() }
+        Self { kind, cause: cause.to_string(), after: None }
     }
 
     pub(super) fn again(&self) -> Again {
@@ -118,12 +121,13 @@ impl From<StoreError> for Failure {
             StoreError::NotFound { .. } | StoreError::NoStore { .. } => FetchKind::NotFound,
             StoreError::Io { .. } | StoreError::Busy { .. } => FetchKind::Transport,
             StoreError::Denied { .. } => FetchKind::Denied,
-            StoreError::Answer { .. } => FetchKind::Answer,
-            StoreError::AlreadyExists { .. } | StoreError::Unsupported { .. } => FetchKind::Malformed,
+            // Also a server that gives the whole object for a range: some do now and then.
+            StoreError::Answer { .. } | StoreError::Unsupported { .. } => FetchKind::Answer,
             // Of writes only.
-            StoreError::Local { .. } => FetchKind::Local,
+            StoreError::AlreadyExists { .. } | StoreError::Local { .. } => FetchKind::Local,
         };
-        Self::new(kind, error)
+        let after = if let StoreError::Busy { after, .. } = &error { *after } else { None };
+        Self { after, ..Self::new(kind, error) }
     }
 }
 

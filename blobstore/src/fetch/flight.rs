@@ -29,6 +29,7 @@ pub(super) struct Landing<K: Hash + Eq + Clone, V: Clone, T = ()> {
     flights: Arc<Flights<K, V, T>>,
     key: K,
     sender: watch::Sender<Option<V>>,
+    landed: bool,
 }
 
 impl<K: Hash + Eq + Clone, V: Clone, T: Clone> Flights<K, V, T> {
@@ -48,7 +49,7 @@ impl<K: Hash + Eq + Clone, V: Clone, T: Clone> Flights<K, V, T> {
         }
         let (sender, receiver) = watch::channel(None);
         flights.insert(key.clone(), (receiver.clone(), tag.clone()));
-        Joined::Start(Landing { flights: self.clone(), key: key.clone(), sender }, receiver)
+        Joined::Start(Landing { flights: self.clone(), key: key.clone(), sender, landed: false }, receiver)
     }
 }
 
@@ -66,15 +67,23 @@ impl<K, V, T> Flights<K, V, T> {
 }
 
 impl<K: Hash + Eq + Clone, V: Clone, T> Landing<K, V, T> {
-    /// Gives the value to all who wait. Where it is to be found later, it must be already.
-    pub(super) fn land(self, value: V) {
+    /// Gives the value to all who wait. Where it is to be found later, it must be already. Nobody joins any more then: who was
+    /// given an error and asks again begins anew.
+    pub(super) fn land(mut self, value: V) {
+        let mut flights = self.flights.lock();
         self.sender.send_replace(Some(value));
+        flights.remove(&self.key);
+        drop(flights);
+        self.landed = true;
     }
 }
 
 impl<K: Hash + Eq + Clone, V: Clone, T> Drop for Landing<K, V, T> {
     fn drop(&mut self) {
-        self.flights.lock().remove(&self.key);
+        // After it has landed, another one may be under way.
+        if !self.landed {
+            self.flights.lock().remove(&self.key);
+        }
     }
 }
 
@@ -82,4 +91,26 @@ impl<K: Hash + Eq + Clone, V: Clone, T> Drop for Landing<K, V, T> {
 pub(super) async fn wait<V: Clone>(mut receiver: watch::Receiver<Option<V>>) -> Option<V> {
     let value = receiver.wait_for(Option::is_some).await.ok()?;
     value.clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn who_was_given_a_value_does_not_get_it_again_from_the_same_flight() {
+        let flights = Flights::<u8, u32>::new();
+        for n in 0..2000 {
+            let Joined::Start(landing, receiver) = flights.join(&1, &(), || None) else { panic!("one lands: {n}") };
+            let lands = tokio::spawn(async move { landing.land(n) });
+            assert_eq!(wait(receiver).await, Some(n));
+            // Begun while the first may still be about to end, and not ended with it.
+            let Joined::Start(second, receiver) = flights.join(&1, &(), || None) else { panic!("an old value: {n}") };
+            lands.await.unwrap();
+            assert!(flights.is_under_way(&1));
+            drop(second);
+            assert_eq!(wait(receiver).await, None);
+            assert!(!flights.is_under_way(&1));
+        }
+    }
 }

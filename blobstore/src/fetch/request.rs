@@ -98,7 +98,7 @@ impl Slot {
     /// Ends what was not handed over: with what was wrong with it, else with what ended the request.
     fn fail(&self, cause: &Failure) {
         let mut open = self.open();
-        let failure = open.failure.take().unwrap_or_else(|| Failure::new(cause.kind, &cause.cause));
+        let failure = open.failure.take().unwrap_or_else(|| cause.clone());
         open.share = None;
         if let Some(reply) = open.reply.take() {
             let _ = reply.send(Err(failure));

@@ -10,6 +10,12 @@ use tokio::time::{Instant, sleep, timeout_at};
 /// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
+/// The longest that a store may ask us to stay away: where readers wait for the end of an outage, it is noticed so soon.
+const LONGEST_AWAY: Duration = Duration::from_secs(30);
+
+/// What is left for the last attempt where a store asks to stay away past the deadline.
+const LAST: Duration = Duration::from_secs(1);
+
 /// What is being fetched, and until when.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Task {
@@ -50,7 +56,7 @@ impl Fetcher {
                     let late = FetchKind::Timeout;
                     // An attempt can begin a moment before the deadline: what ended the one before it tells more.
                     let failure = match before {
-                        Some(Failure { kind, cause }) => {
+                        Some(Failure { kind, cause, .. }) => {
                             Failure::new(kind, format!("{cause}; then the deadline passed"))
                         }
                         None => Failure::new(late, "no answer within the deadline"),
@@ -67,17 +73,17 @@ impl Fetcher {
                 return Err(self.error(&task, failure, attempt));
             }
             self.note(&task, &failure, attempt);
-            let pause = pause(&self.inner.options, attempt);
             let enough = match failure.again() {
                 Again::UntilDeadline => false,
                 Again::FewTimes => attempt >= self.inner.options.attempts,
                 Again::Never => true,
             };
-            if enough || task.deadline.is_some_and(|deadline| Instant::now() + pause >= deadline) {
-                return Err(self.error(&task, failure, attempt));
+            let left = task.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            match wait(pause(&self.inner.options, attempt), failure.after, left) {
+                Some(pause) if !enough => sleep(pause).await,
+                _ => return Err(self.error(&task, failure, attempt)),
             }
             before = Some(failure);
-            sleep(pause).await;
         }
     }
 
@@ -110,6 +116,18 @@ fn pause(options: &Options, attempt: u32) -> Duration {
     // Seeded anew by the standard library for each use: randomness enough to spread, without a dependency.
     let random = std::hash::RandomState::new().build_hasher().finish();
     full.mul_f64(0.5 + (random % 1024) as f64 / 2048.0)
+}
+
+/// How long to wait before the next attempt: what is due, and as long as the store asks for. `None` where no time is left.
+fn wait(due: Duration, after: Option<Duration>, left: Option<Duration>) -> Option<Duration> {
+    let asked = after.map_or(due, |after| due.max(after.min(LONGEST_AWAY)));
+    match left {
+        None => Some(asked),
+        Some(left) if asked < left => Some(asked),
+        // Better asked once too soon than a reader who fails although the store is back.
+        Some(left) if after.is_some() => left.checked_sub(LAST).filter(|pause| *pause > due),
+        Some(_) => None,
+    }
 }
 
 /// Lets so many log lines through in a while.
@@ -149,6 +167,24 @@ mod tests {
             let full = Duration::from_millis(100 << (attempt - 1).min(10)).min(LONGEST_PAUSE);
             let pause = pause(&options, attempt);
             assert!(pause >= full / 2 && pause <= full, "{attempt}: {pause:?}");
+        }
+    }
+
+    #[test]
+    fn a_store_is_left_alone_as_long_as_it_asks_and_the_deadline_allows() {
+        let seconds = Duration::from_secs;
+        let due = Duration::from_millis(50);
+        for (after, left, expected) in [
+            (None, None, Some(due)),
+            (None, Some(seconds(1)), Some(due)),
+            (None, Some(due), None),
+            (Some(Duration::ZERO), Some(seconds(1)), Some(due)),
+            (Some(seconds(7)), Some(seconds(30)), Some(seconds(7))),
+            (Some(seconds(600)), None, Some(LONGEST_AWAY)),
+            (Some(seconds(120)), Some(seconds(30)), Some(seconds(29))),
+            (Some(seconds(120)), Some(seconds(1)), None),
+        ] {
+            assert_eq!(wait(due, after, left), expected, "{after:?} {left:?}");
         }
     }
 

@@ -91,14 +91,23 @@ async fn extend(store: &dyn Store, key: &str, bytes: Bytes, length: u64) -> Resu
     if have >= length {
         return Ok(bytes);
     }
-    let rest = store.get_range(key, have..length).await.map_err(|error| match error {
-        // The object is shorter than the reference, or what has been read of it, says.
-        StoreError::Answer { .. } => LayerError::corrupt(format!("cut short: {error}")),
-        error => error.into(),
-    })?;
+    let rest = match store.get_range(key, have..length).await {
+        Ok(rest) => rest,
+        Err(error @ StoreError::Answer { .. }) => return Err(unanswered(store, key, length, error).await),
+        Err(error) => return Err(error.into()),
+    };
     match bytes.is_empty() {
         true => Ok(rest),
         false => Ok(Bytes::from([&bytes[..], &rest[..]].concat())),
+    }
+}
+
+/// What a wrong answer means: the object is shorter than the reference, or what has been read of it, says; or the store is at
+/// fault, and the object says nothing.
+async fn unanswered(store: &dyn Store, key: &str, length: u64, error: StoreError) -> LayerError {
+    match store.stat(key).await {
+        Ok(stat) if stat.size < length => LayerError::corrupt(format!("cut short: {error}")),
+        _ => error.into(),
     }
 }
 

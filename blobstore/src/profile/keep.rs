@@ -87,14 +87,31 @@ impl Keep {
 
     /// The profiles of a layer, this node's first. What cannot be had or is wrong is left out. Asks the store once a day at most.
     pub async fn of(&self, index: &Arc<Index>) -> Vec<Profile> {
-        let (dir, name) = (self.layer_dir(&index.id()), self.name.clone());
-        if self.share == Share::Store && age(&dir.join(ASKED)).is_none_or(|age| age > DAY) {
-            match self.take_copies(index, &dir).await {
-                Ok(()) => self.asked(&dir),
-                Err(error) => tracing::debug!(layer = %index.id(), %error, "the store's profiles cannot be had"),
-            }
+        if age(&self.layer_dir(&index.id()).join(ASKED)).is_none_or(|age| age > DAY) {
+            return self.of_now(index).await.unwrap_or_default();
         }
-        let index = index.clone();
+        self.here(index).await
+    }
+
+    /// As [`Keep::of`], and asks the store in any case: for those who can wait for what other nodes have seen today.
+    ///
+    /// # Errors
+    /// The store does not answer, and there is no profile here either.
+    pub async fn of_now(&self, index: &Arc<Index>) -> Result<Vec<Profile>, StoreError> {
+        let dir = self.layer_dir(&index.id());
+        let asked = match self.share {
+            Share::Store => self.take_copies(index, &dir).await.map(|()| self.asked(&dir)),
+            Share::Node => Ok(()),
+        };
+        let here = self.here(index).await;
+        let Err(error) = asked else { return Ok(here) };
+        tracing::debug!(layer = %index.id(), %error, "the store's profiles cannot be had");
+        if here.is_empty() { Err(error) } else { Ok(here) }
+    }
+
+    /// The profiles of a layer that this node has.
+    async fn here(&self, index: &Arc<Index>) -> Vec<Profile> {
+        let (dir, name, index) = (self.layer_dir(&index.id()), self.name.clone(), index.clone());
         let read = move || read_all(&dir, &name, &index);
         tokio::task::spawn_blocking(read).await.unwrap_or_default()
     }

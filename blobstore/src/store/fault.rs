@@ -53,6 +53,8 @@ pub enum Action {
     Error(io::ErrorKind),
     /// It is not forwarded; there is no such object.
     NotFound,
+    /// It is not forwarded; the store asks to come back after this time, if it says when.
+    Busy(Option<Duration>),
     /// It is forwarded, and then fails with [`StoreError::Io`] of this kind: done, but the answer is lost.
     ErrorAfter(io::ErrorKind),
     /// It is forwarded; the byte at this offset of the body that comes back (modulo its length) is inverted.
@@ -103,6 +105,10 @@ impl Fault {
         match action {
             Action::Error(kind) => Err(self.error(key, kind)),
             Action::NotFound => Err(StoreError::NotFound { store: self.url().to_owned(), key: key.to_owned() }),
+            Action::Busy(after) => {
+                let what = "injected fault: come back later".to_owned();
+                Err(StoreError::Busy { store: self.url().to_owned(), key: key.to_owned(), what, after })
+            }
             Action::Stall(time) => {
                 tokio::time::sleep(time).await;
                 Ok(Action::Pass)

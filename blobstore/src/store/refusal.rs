@@ -9,7 +9,7 @@ use http::header::{HeaderMap, RETRY_AFTER};
 use std::error::Error as StdError;
 use std::fmt;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// How much of an error's body is looked at, bytes.
 pub(super) const TOLD_MAX: usize = 64 << 10;
@@ -45,13 +45,8 @@ impl Refusal {
         if let Some(region) = headers.get("x-amz-bucket-region").and_then(|value| value.to_str().ok()) {
             message = format!("{message} (the bucket is in region {region})").trim_start().to_owned();
         }
-        let after = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
-        Self {
-            status,
-            code: element(&text, "Code").unwrap_or_default(),
-            message,
-            after: after.map(|seconds| Duration::from_secs(seconds).min(AFTER_MAX)),
-        }
+        let after = headers.get(RETRY_AFTER).and_then(|value| come_back(value.to_str().ok()?.trim()));
+        Self { status, code: element(&text, "Code").unwrap_or_default(), message, after }
     }
 
     /// The kinds that callers act on.
@@ -92,6 +87,16 @@ impl fmt::Display for Refusal {
 }
 
 impl StdError for Refusal {}
+
+/// How long a `Retry-After` (RFC 9110, 10.2.3) asks to wait: seconds, or until a date.
+fn come_back(text: &str) -> Option<Duration> {
+    let after = match text.parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        // A date that has passed: at once.
+        Err(_) => httpdate::parse_http_date(text).ok()?.duration_since(SystemTime::now()).unwrap_or_default(),
+    };
+    Some(after.min(AFTER_MAX))
+}
 
 fn is_expiry(code: &str) -> bool {
     matches!(code, "ExpiredToken" | "InvalidToken" | "TokenRefreshRequired")
@@ -137,6 +142,10 @@ mod tests {
         assert!(matches!(refusal(400, &[], expired).into_error("s", "k"), StoreError::Denied { .. }));
         let busy = refusal(503, &[("retry-after", "7")], "<Error><Code>SlowDown</Code></Error>").into_error("s", "k");
         assert!(matches!(busy, StoreError::Busy { after: Some(after), .. } if after.as_secs() == 7));
+        let date = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(90));
+        assert!(come_back(&date).is_some_and(|after| (80..=90).contains(&after.as_secs())));
+        assert_eq!(come_back("Sun, 06 Nov 1994 08:49:37 GMT"), Some(Duration::ZERO));
+        assert_eq!((come_back("99999999"), come_back("soon"), come_back("-1")), (Some(AFTER_MAX), None, None));
         assert!(matches!(refusal(404, &[], "").into_error("s", "k"), StoreError::NotFound { .. }));
         let bucket = "<Error><Code>NoSuchBucket</Code></Error>";
         assert!(matches!(refusal(404, &[], bucket).into_error("s", "k"), StoreError::NoStore { .. }));

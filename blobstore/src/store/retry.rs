@@ -22,15 +22,27 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause, whatever a server asks for: longer ones are the caller's to make.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
+/// The longest pauses for a range, together: who reads chunks waits ten seconds for an attempt, then comes back by himself, and
+/// is to hear why there was no answer.
+const RANGE_PAUSES: Duration = Duration::from_secs(6);
+
 /// Does something, and again while another try can help.
 pub(super) async fn tried<T, F>(once: impl Fn() -> F) -> Result<T>
+where
+    F: Future<Output = Result<T>>,
+{
+    tried_within(Duration::MAX, once).await
+}
+
+/// As [`tried`], with pauses of so long together.
+async fn tried_within<T, F>(mut pauses: Duration, once: impl Fn() -> F) -> Result<T>
 where
     F: Future<Output = Result<T>>,
 {
     let mut tries = 1;
     loop {
         match once().await {
-            Err(error) if tries < TRIES && waited(&error, tries).await => tries += 1,
+            Err(error) if tries < TRIES && waited_within(&mut pauses, &error, tries).await => tries += 1,
             last => return last,
         }
     }
@@ -38,9 +50,18 @@ where
 
 /// Waits as long as is due after so many tries, where another can help; says no at once where not.
 pub(super) async fn waited(error: &StoreError, tries: u32) -> bool {
+    let mut left = Duration::MAX;
+    waited_within(&mut left, error, tries).await
+}
+
+/// As [`waited`], where that much time is left; it is less then.
+async fn waited_within(left: &mut Duration, error: &StoreError, tries: u32) -> bool {
     let Some(least) = passing(error).filter(|least| *least <= PAUSE_MAX) else { return false };
+    let pause = pause(tries).max(least);
+    let Some(rest) = left.checked_sub(pause) else { return false };
+    *left = rest;
     tracing::debug!(%error, tries, "trying again");
-    tokio::time::sleep(pause(tries).max(least)).await;
+    tokio::time::sleep(pause).await;
     true
 }
 
@@ -85,12 +106,12 @@ impl Store for Retry {
     }
 
     async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes> {
-        tried(|| self.inner.get_range(key, range.clone())).await
+        tried_within(RANGE_PAUSES, || self.inner.get_range(key, range.clone())).await
     }
 
     /// A body that breaks off is the caller's: it knows what it has had of it.
     async fn read(&self, key: &str, range: Range<u64>) -> Result<Pieces> {
-        tried(|| self.inner.read(key, range.clone())).await
+        tried_within(RANGE_PAUSES, || self.inner.read(key, range.clone())).await
     }
 
     async fn stat(&self, key: &str) -> Result<Stat> {

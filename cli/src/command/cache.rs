@@ -14,10 +14,7 @@ pub(super) async fn run(context: &Context, command: &CacheCommand) -> Result<(),
     match command {
         CacheCommand::Stat => stat::stat(context).await,
         CacheCommand::Ls => stat::list(context).await,
-        CacheCommand::Warm { profile: true, .. } => {
-            Err(Failure::failed("--profile is not built yet; the README says what is"))
-        }
-        CacheCommand::Warm { reference, .. } => work::warm(context, reference).await,
+        CacheCommand::Warm { reference, profile } => work::warm(context, reference, *profile).await,
         CacheCommand::Pin { reference } => work::pin(context, reference).await,
         CacheCommand::Unpin { reference } => unpin(context, reference).await,
         CacheCommand::Evict { reference } => evict(context, reference).await,

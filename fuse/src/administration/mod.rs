@@ -43,10 +43,16 @@ impl control::Cache for Administration {
     }
 
     async fn warm(&self, request: Request<v1::CacheWarmRequest>) -> Answer<Messages> {
-        let (node, reference) = (Arc::clone(&self.0), request.into_inner().reference);
+        let (node, v1::CacheWarmRequest { reference, profile }) = (Arc::clone(&self.0), request.into_inner());
         let (reference, stack) = resolve(&node, &reference).await.map_err(to_status)?;
         Ok(begin(|caller| async move {
-            let work = async { warm::warm(&node, warm::open(&node, &stack).await?, &caller).await };
+            let work = async {
+                let layers = warm::open(&node, &stack).await?;
+                match profile {
+                    true => warm::warm_starts(&node, &reference, layers, &caller).await,
+                    false => warm::warm(&node, layers, &caller).await,
+                }
+            };
             let warmed = caller.unless_gone(work).await?;
             let warmed = v1::CacheWarmed { reference, ..warmed };
             Ok(v1::CacheProgress { done: warmed.bytes, total: warmed.bytes, warmed: Some(warmed), verified: None })

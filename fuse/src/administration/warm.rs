@@ -1,7 +1,7 @@
-//! `lamina cache warm`: fetches all chunks of a stack's layers into the cache, behind everything that readers wait for.
+//! `lamina cache warm`: fetches chunks of a stack's layers into the cache, behind everything that readers wait for.
 //!
-//! What is cached is not fetched, so that what was interrupted goes on where it was. Which chunks of a layer are wanted is
-//! decided in [`Wanted::all`] alone: a list of some of them would take the same way.
+//! What is cached is not fetched, so that what was interrupted goes on where it was. Which chunks are wanted, and in which order,
+//! is decided in [`Wanted`] alone: all of them, or those that profiles say starts read. Both take the same way from there.
 
 use super::progress::Caller;
 use super::stat::{blocking, stored};
@@ -10,16 +10,21 @@ use crate::node::Node;
 use blobstore::cache::Chunks;
 use blobstore::fetch::Layer;
 use blobstore::layer::LayerId;
+use blobstore::profile::Step;
 use blobstore::refs::Stack;
 use control::v1;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinSet;
 
 /// Stored bytes that are asked for together, then written and counted.
 const TOGETHER: u64 = 32 << 20;
 /// How often chunks that came are asked for again when the cache did not take one of them.
 const TRIES: u32 = 4;
+
+/// Time of a start whose chunks are fetched together, ms: in their order by and large, and neighbours in one request.
+const SLICE: u32 = 250;
 
 /// Chunks of a layer that shall be in the cache.
 #[derive(Debug)]
@@ -37,6 +42,24 @@ impl Wanted {
             let chunks = layer.index.chunks().map(|c| (c.chunk, c.entry.hash, c.entry.stored_len));
             let chunks = chunks.filter(|(_, hash, _)| seen.insert(*hash)).collect();
             Self { layer, chunks }
+        });
+        wanted.collect()
+    }
+
+    /// The chunks that starts read, each once, in the order of when, for slices of time. `starts` has steps of each layer.
+    fn of_starts(starts: &[(Layer, Vec<Step>)]) -> Vec<Self> {
+        let steps = |(n, (_, steps)): (usize, &(Layer, Vec<Step>))| {
+            steps.iter().map(|step| (step.after / SLICE, n, *step)).collect::<Vec<_>>()
+        };
+        let mut all: Vec<(u32, usize, Step)> = starts.iter().enumerate().flat_map(steps).collect();
+        all.sort_by_key(|(slice, n, step)| (*slice, *n, step.after, step.chunk));
+        let mut seen = HashSet::new();
+        let together = all.chunk_by(|(a, n, _), (b, m, _)| (a, n) == (b, m));
+        let wanted = together.filter_map(|together| {
+            let (layer, _) = starts.get(together.first()?.1)?;
+            let chunk = |step: &Step| Some((step.chunk, layer.index.chunk(step.chunk)?.hash, step.stored));
+            let chunks = together.iter().filter_map(|(_, _, step)| chunk(step));
+            Some(Self { layer: layer.clone(), chunks: chunks.filter(|(_, hash, _)| seen.insert(*hash)).collect() })
         });
         wanted.collect()
     }
@@ -88,8 +111,37 @@ pub(super) async fn open(node: &Node, stack: &Stack) -> Result<Vec<Layer>, Error
 
 /// Warms layers. Refused when the cache could not hold all of them.
 pub(super) async fn warm(node: &Arc<Node>, layers: Vec<Layer>, caller: &Caller) -> Result<v1::CacheWarmed, Error> {
+    let count = layers.len() as u64;
+    let warmed = bring_wanted(node, Wanted::all(layers), caller).await?;
+    Ok(v1::CacheWarmed { layers: count, ..warmed })
+}
+
+/// Warms what starts read of layers, as their profiles say. Refused where there are none, or the cache could not hold it.
+pub(super) async fn warm_starts(
+    node: &Arc<Node>,
+    reference: &str,
+    layers: Vec<Layer>,
+    caller: &Caller,
+) -> Result<v1::CacheWarmed, Error> {
+    let mut asking = JoinSet::new();
+    for (n, layer) in layers.iter().cloned().enumerate() {
+        let node = Arc::clone(node);
+        asking.spawn(async move { node.profiles.known(&layer).await.map(|steps| (n, steps, layer)) });
+    }
+    let mut starts = asking.join_all().await.into_iter().collect::<Result<Vec<_>, Error>>()?;
+    starts.retain(|(_, steps, _)| !steps.is_empty());
+    starts.sort_by_key(|(n, _, _)| *n);
+    if starts.is_empty() {
+        return Err(Error::NoProfile { reference: reference.to_owned() });
+    }
+    let starts: Vec<(Layer, Vec<Step>)> = starts.into_iter().map(|(_, steps, layer)| (layer, steps)).collect();
+    let warmed = bring_wanted(node, Wanted::of_starts(&starts), caller).await?;
+    Ok(v1::CacheWarmed { layers: layers.len() as u64, profiled: starts.len() as u64, ..warmed })
+}
+
+/// Brings what is wanted into the cache; counts it.
+async fn bring_wanted(node: &Arc<Node>, wanted: Vec<Wanted>, caller: &Caller) -> Result<v1::CacheWarmed, Error> {
     let cache = cache(node)?;
-    let (count, wanted) = (layers.len() as u64, Wanted::all(layers));
     let every = || wanted.iter().flat_map(|w| w.chunks.iter().map(|(_, hash, length)| (*hash, *length)));
     cache.check_room(every()).map_err(Error::cache)?;
     flush(node).await?;
@@ -102,7 +154,6 @@ pub(super) async fn warm(node: &Arc<Node>, layers: Vec<Layer>, caller: &Caller) 
     }
     check_all_here(cache, every(), all)?;
     Ok(v1::CacheWarmed {
-        layers: count,
         chunks: all.chunks,
         bytes: all.bytes,
         fetched_chunks: missing.chunks,

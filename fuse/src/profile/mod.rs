@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::metrics::Meters;
 use blobstore::fetch::{Fetcher, Layer, Starts};
 use blobstore::layer::LayerId;
-use blobstore::profile::{Keep, Share, node_name, plan};
+use blobstore::profile::{Keep, Share, Step, node_name, plan};
 use record::Recorder;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -82,6 +82,15 @@ impl Profiles {
     /// A layer is no longer mounted.
     pub(crate) fn gone(&self, layer: &LayerId) {
         self.starts.remove(layer);
+    }
+
+    /// What starts on any node read of a layer, as far as it is known now, in order; nothing where there is no profile.
+    pub(crate) async fn known(&self, layer: &Layer) -> Result<Vec<Step>, Error> {
+        let profiles = tokio::time::timeout(PATIENCE, self.keep.of_now(&layer.index)).await;
+        let what = || format!("reading the profiles of layer {}", layer.id);
+        let profiles = profiles.map_err(|_| Error::Late { what: what(), deadline: PATIENCE })?;
+        let profiles = profiles.map_err(|source| Error::Profiles { layer: layer.id, source: Box::new(source) })?;
+        Ok(plan(&layer.index, &profiles, u64::MAX))
     }
 
     fn begin_replay(&self, layer: Arc<Layer>) {

@@ -1,5 +1,5 @@
-//! Writes the seeds that no other program can make: `seeds DIR` fills DIR/erofs, DIR/index, DIR/stream and DIR/oci. Those of
-//! `tar` are made by `tar-seeds`, with the tar programs of the machine.
+//! Writes the seeds that no other program can make: `seeds DIR` fills DIR/erofs, DIR/index, DIR/stream, DIR/oci and
+//! DIR/profile. Those of `tar` are made by `tar-seeds`, with the tar programs of the machine.
 
 // Instrumented like the targets, so it needs what their instrumentation calls.
 use libfuzzer_sys as _;
@@ -27,6 +27,13 @@ fn main() -> std::io::Result<()> {
     }
     for (name, text) in DOCUMENTS {
         put("oci", name, &text.replace(['\n', ' '], "").replace('~', "\u{0}").bytes().map(apart).collect::<Vec<_>>())?;
+    }
+    for (name, profile) in lamina_fuzz::profiles() {
+        put("profile", name, &[&[6], &profile[..]].concat())?;
+        put("profile", &format!("{name}-as-it-is"), &[&[5], &profile[..]].concat())?;
+    }
+    for (name, list) in LISTS {
+        put("profile", name, format!("l{list}").as_bytes())?;
     }
     for (number, name) in NAMES.iter().enumerate() {
         put("oci", &format!("name-{number}"), format!("n{name}").as_bytes())?;
@@ -98,6 +105,12 @@ const STREAMS: [(&str, &str); 5] = [
     ("damaged-gzip", "2one|two and some more text"),
     ("damaged-zstd", "1one|two and some more text"),
     ("raw", "r\u{1f}not gzip"),
+];
+
+const LISTS: [(&str, &str); 3] = [
+    ("list", "# a start\n/d/g\nz\n\nb\nd/g\nnot/there\n"),
+    ("list-of-all", "z\nd/g\nd/f\nd/e\nb\na"),
+    ("list-of-nothing", "\n#\n/\n"),
 ];
 
 const DOCUMENTS: [(&str, &str); 9] = [

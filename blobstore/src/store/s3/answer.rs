@@ -10,6 +10,7 @@ use http_body_util::BodyExt;
 use object_store::Error;
 use object_store::client::{HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService};
 use std::error::Error as StdError;
+use std::fmt;
 use std::io;
 
 /// An HTTP client that tells every answer that is no success as a [`Refusal`], which is found again among the causes
@@ -20,7 +21,10 @@ pub(super) struct Service(pub(super) reqwest::Client);
 #[async_trait]
 impl HttpService for Service {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let answer = HttpService::call(&self.0, request).await?;
+        let to = request.uri().authority().map(ToString::to_string).unwrap_or_default();
+        // A store's URL has the bucket, not the endpoint.
+        let failed = |error: HttpError| HttpError::new(error.kind(), Unanswered(to, error));
+        let answer = HttpService::call(&self.0, request).await.map_err(failed)?;
         if answer.status().is_success() {
             return Ok(answer);
         }
@@ -31,6 +35,23 @@ impl HttpService for Service {
         };
         let refusal = Refusal::new(head.status, &head.headers, &told);
         Err(HttpError::new(HttpErrorKind::Unknown, refusal))
+    }
+}
+
+/// A request that got no answer from where it was sent.
+#[derive(Debug)]
+struct Unanswered(String, HttpError);
+
+impl fmt::Display for Unanswered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl StdError for Unanswered {
+    /// What the client says, without its own words around it.
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.1.source()
     }
 }
 

@@ -7,16 +7,16 @@ use control::v1::{CachePinRequest, CacheProgress, CacheVerified, CacheVerifyRequ
 use serde_json::json;
 use tonic::{Response, Status, Streaming};
 
-pub(super) async fn warm(context: &Context, reference: &str) -> Result<(), Failure> {
-    let stream = context.cache().warm(CacheWarmRequest { reference: reference.to_owned() }).await;
+pub(super) async fn warm(context: &Context, reference: &str, profile: bool) -> Result<(), Failure> {
+    let stream = context.cache().warm(CacheWarmRequest { reference: reference.to_owned(), profile }).await;
     let done = follow(context, "warming", stream).await?;
-    say_warmed(context, "cached", &done.warmed.ok_or_else(no_result)?)
+    say_warmed(context, "cached", &done.warmed.ok_or_else(no_result)?, profile)
 }
 
 pub(super) async fn pin(context: &Context, reference: &str) -> Result<(), Failure> {
     let stream = context.cache().pin(CachePinRequest { reference: reference.to_owned() }).await;
     let done = follow(context, "pinning", stream).await?;
-    say_warmed(context, "pinned", &done.warmed.ok_or_else(no_result)?)
+    say_warmed(context, "pinned", &done.warmed.ok_or_else(no_result)?, false)
 }
 
 pub(super) async fn verify(context: &Context) -> Result<(), Failure> {
@@ -56,15 +56,20 @@ async fn follow(
     end
 }
 
-fn say_warmed(context: &Context, what: &str, w: &CacheWarmed) -> Result<(), Failure> {
+fn say_warmed(context: &Context, what: &str, w: &CacheWarmed, profile: bool) -> Result<(), Failure> {
     if context.json {
-        return output::json(&json!({
+        let mut report = json!({
             "reference": w.reference, "layers": w.layers, "chunks": w.chunks, "bytes": w.bytes,
             "fetched_chunks": w.fetched_chunks, "fetched_bytes": w.fetched_bytes,
-        }));
+        });
+        if profile {
+            report["profiled_layers"] = w.profiled.into();
+        }
+        return output::json(&report);
     }
+    let profiled = if profile { format!(", {} of them with a profile", w.profiled) } else { String::new() };
     output::line(format!(
-        "{}: {}, {} ({}) {what}, {} fetched for it",
+        "{}: {}{profiled}, {} ({}) {what}, {} fetched for it",
         w.reference,
         output::count(w.layers, "layer"),
         output::count(w.chunks, "chunk"),
