@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::mount::info::{self, MountLine};
 use crate::mount::mounter::{MountError, Mounter};
 use crate::mount::request::{ErofsForm, Request};
+use crate::probe::Probed;
 use crate::profile::Profiles;
 use crate::table::Table;
 use crate::turns::Turns;
@@ -42,8 +43,7 @@ impl Layers {
         profiles: Arc<Profiles>,
         table: Arc<Table>,
         mounter: Mounter,
-        form: ErofsForm,
-        overlay_options: Vec<String>,
+        probed: &Probed,
     ) -> Self {
         Self {
             config,
@@ -51,8 +51,8 @@ impl Layers {
             profiles,
             table,
             mounter,
-            form,
-            overlay_options,
+            form: probed.form,
+            overlay_options: probed.overlay_options.clone(),
             attaching: Turns::default(),
             targets: Turns::default(),
         }

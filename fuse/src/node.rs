@@ -55,19 +55,12 @@ impl Node {
         meters.register(&mut registry);
         fetcher.meter().register(&mut registry);
         let probed = probe::probe(&config)?;
-        tracing::info!(form = probe::name(probed.form), "layers are mounted in this form");
+        tracing::info!(form = probed.form.name(), "layers are mounted in this form");
         let table = Arc::new(Table::open(&config.journal()).map_err(|e| Error::path(&config.journal(), e))?);
         let mounter = Mounter::new(std::env::current_exe().map_err(Error::system)?, config.deadline);
         let profiles = Arc::new(Profiles::new(&config, &fetcher, &meters)?);
-        let layers = Layers::new(
-            config.clone(),
-            fetcher.clone(),
-            Arc::clone(&profiles),
-            Arc::clone(&table),
-            mounter,
-            probed.form,
-            probed.overlay_options,
-        );
+        let layers =
+            Layers::new(config.clone(), fetcher.clone(), Arc::clone(&profiles), Arc::clone(&table), mounter, &probed);
         let reads = Reads::new(fetcher.clone(), table, profiles, meters.clone(), config.fetch.on_outage);
         let takeovers = std::env::var(TAKEOVERS).ok().and_then(|n| n.parse().ok()).unwrap_or(0);
         meters.takeovers(takeovers);
