@@ -6,17 +6,21 @@ use crate::holder::TAKEOVERS;
 use crate::layers::Layers;
 use crate::leases::Leases;
 use crate::metrics::Meters;
+use crate::mount::info;
 use crate::mount::mounter::Mounter;
 use crate::probe::{self, Feature};
 use crate::profile::Profiles;
 use crate::reads::Reads;
+use crate::stack;
 use crate::table::Table;
 use blobstore::cache::{self, Cache, PinNames};
 use blobstore::fetch::Fetcher;
+use blobstore::layer::LayerId;
 use blobstore::meter::Meter;
 use blobstore::refs::{Name, Refs, Stacks};
 use blobstore::store::{self, Store};
 use prometheus_client::registry::Registry;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -81,9 +85,27 @@ impl Node {
         };
         Ok((node, registry))
     }
-}
 
-impl Node {
+    /// The layers that are mounted, or still under a mount.
+    ///
+    /// # Errors
+    /// Where the list of mounts cannot be read: nothing may be taken for unused then.
+    pub(crate) fn in_use(&self) -> Result<BTreeSet<LayerId>, Error> {
+        let mounts = info::mounts().map_err(Error::system)?;
+        let mounted = mounts.iter().filter_map(|mount| self.layers.layer_of(mount));
+        Ok(mounted.chain(self.reads.table().in_use()).collect())
+    }
+
+    /// What the store must keep for what is mounted here: what is in use, and what stacks have, those that are being made
+    /// too.
+    ///
+    /// # Errors
+    /// As of [`Node::in_use`].
+    pub(crate) fn wanted(&self) -> Result<BTreeSet<LayerId>, Error> {
+        let stacked = stack::records(&self.config).into_iter().flat_map(|(_, record)| record.layers);
+        Ok(self.in_use()?.into_iter().chain(stacked).collect())
+    }
+
     /// What a reference stands for.
     pub(crate) async fn resolve(&self, name: &Name, deadline: Duration) -> Result<Stacks, Error> {
         let resolved = tokio::time::timeout(deadline, self.refs.resolve_stacks(name));
