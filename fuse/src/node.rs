@@ -121,6 +121,5 @@ fn fetcher(config: &Config, store: Arc<dyn Store>) -> Result<Fetcher, Error> {
     limits.reserve = cache::Reserve::Percent(config.cache_reserve.into());
     limits.domain.clone_from(&config.cache_domain);
     let cache = Cache::open(&config.cache_dir, &limits, &meter);
-    let cache = cache.map_err(|e| Error::path(&config.cache_dir, std::io::Error::other(e)))?;
-    Ok(Fetcher::new(store, cache, config.fetch.clone(), meter))
+    Ok(Fetcher::new(store, cache.map_err(Error::cache)?, config.fetch.clone(), meter))
 }
