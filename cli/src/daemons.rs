@@ -3,12 +3,12 @@
 use crate::config::{Config, FetchSection, ProfileSection};
 use crate::failure::Failure;
 use crate::output;
+use crate::signals::Signals;
 use clap::Parser;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(Debug, Parser)]
 struct Arguments {
@@ -159,10 +159,9 @@ fn serve_snapshots(arguments: &SnapshotterArguments, config: &Config) -> Result<
     let settings = snapshotter::Config::new(root, address, &config.socket());
     let runtime = tokio::runtime::Runtime::new().map_err(|e| Failure::because("starting", &e))?;
     let done = runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate()).map_err(|e| Failure::because("signals", &e))?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(|e| Failure::because("signals", &e))?;
+        let mut signals = Signals::listen()?;
         let shutdown = async move {
-            tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+            signals.next().await;
         };
         snapshotter::run(settings, shutdown).await.map_err(|e| Failure::failed(blobstore::causes(&e)))
     });
