@@ -1,5 +1,6 @@
 //! Comparisons of what begins cold, and Lamina as a contender in them.
 
+use crate::away::{Away, STORE};
 use crate::{Report, Row, drop_caches, median};
 use blobstore::layer::Index;
 use blobstore::profile::Profile;
@@ -96,6 +97,10 @@ impl Contender for Ext4 {
 /// An image converted into a store with latency, nothing of it local: each run has a new cache and a new daemon.
 pub struct Lamina {
     node: Node,
+    /// Where the store's objects lie, as files.
+    store: PathBuf,
+    /// The server of the store, if it has one.
+    away: Option<Away>,
     name: String,
     reference: &'static str,
     watch: Option<InFlight>,
@@ -114,17 +119,44 @@ impl Lamina {
         Self::of([&["convert", &source, "--name", IMAGE][..], options].concat(), name, IMAGE, latency, fetch)
     }
 
-    /// Converts a directory as a layer of its own.
-    pub fn of_directory(name: &str, directory: &Path, fetch: &str, latency: &str) -> Self {
+    /// Converts a layout into a bucket that is then `latency` away; `None` after saying so where there is no S3 server.
+    pub fn in_bucket(name: &str, layout: &Path, latency: Duration) -> Option<Self> {
+        let source = format!("oci:{}", layout.display());
+        Self::of_bucket(&["convert", &source, "--name", IMAGE], name, IMAGE, "", latency)
+    }
+
+    /// The same of a directory as a layer of its own, with lines of `[fetch]`.
+    pub fn directory_in_bucket(name: &str, directory: &Path, fetch: &str, latency: Duration) -> Option<Self> {
         let source = format!("dir:{}", directory.display());
-        Self::of(vec!["convert", &source, "--tag", LAYER], name.to_owned(), LAYER, latency, fetch)
+        Self::of_bucket(&["convert", &source, "--tag", LAYER], name, LAYER, fetch, latency)
+    }
+
+    fn of_bucket(
+        convert: &[&str],
+        name: &str,
+        reference: &'static str,
+        fetch: &str,
+        latency: Duration,
+    ) -> Option<Self> {
+        let away = Away::start(name, latency)?;
+        let node = Self::node(fetch);
+        node.use_store(STORE, &away.near());
+        node.run(convert);
+        node.reconfigure(&away.near(), &away.far());
+        let store = away.files();
+        Some(Self { node, store, away: Some(away), name: name.to_owned(), reference, watch: None, at_once: false })
+    }
+
+    fn node(fetch: &str) -> Node {
+        Node::new(&format!("[fetch]\n{fetch}[profile]\n{NO_PROFILE}"))
     }
 
     fn of(convert: Vec<&str>, name: String, reference: &'static str, latency: &str, fetch: &str) -> Self {
-        let node = Node::new(&format!("[fetch]\n{fetch}[profile]\n{NO_PROFILE}"));
+        let node = Self::node(fetch);
         node.run(&convert);
         node.reconfigure("added_latency = \"0s\"", &format!("added_latency = \"{latency}\""));
-        Self { node, name, reference, watch: None, at_once: false }
+        let store = node.path("store");
+        Self { node, store, away: None, name, reference, watch: None, at_once: false }
     }
 
     /// Lets what is timed begin at once when it is mounted: what is fetched ahead has no time that a container would not
@@ -138,7 +170,7 @@ impl Lamina {
     /// recorded no more.
     pub fn record(&mut self, run: impl Fn(&Path)) {
         self.node.reconfigure(NO_PROFILE, "record = \"store\"\nreplay = 0\nquiet = \"1s\"\nnode = \"recorder\"\n");
-        let profiles = self.node.path("store/node/profiles");
+        let profiles = self.store.join("node/profiles");
         let root = self.begin();
         run(&root);
         let files = || fs::read_dir(&profiles).map_or(0, Iterator::count);
@@ -155,8 +187,16 @@ impl Lamina {
         let list = self.node.path("list");
         fs::write(&list, self.node.run(&["inspect", IMAGE, "--profile"])).unwrap();
         let source = format!("oci:{}", layout.display());
-        self.node.run(&["convert", &source, "--name", IMAGE, "--again", "--profile", list.to_str().unwrap()]);
-        fs::remove_dir_all(self.node.path("store/node")).unwrap();
+        let convert = ["convert", &source, "--name", IMAGE, "--again", "--profile", list.to_str().unwrap()];
+        match &self.away {
+            None => drop(self.node.run(&convert)),
+            Some(away) => {
+                self.node.reconfigure(&away.far(), &away.near());
+                self.node.run(&convert);
+                self.node.reconfigure(&away.near(), &away.far());
+            }
+        }
+        fs::remove_dir_all(self.store.join("node")).unwrap();
         self.node.reconfigure("node = \"reader\"", "node = \"recorder\"");
         self.node.reconfigure("record = \"off\"\nquiet = \"1s\"\nnode = \"recorder\"\n", NO_PROFILE);
         self.record(run);
@@ -164,10 +204,10 @@ impl Lamina {
 
     /// Gives the store's profiles, each with the index of its layer, for something else in their place.
     pub fn change_profiles(&mut self, change: impl Fn(&Index, Profile) -> Profile) {
-        for layer in fs::read_dir(self.node.path("store/node/profiles")).unwrap() {
+        for layer in fs::read_dir(self.store.join("node/profiles")).unwrap() {
             let layer = layer.unwrap();
             let id = layer.file_name().into_string().unwrap();
-            let file = self.node.path("store/layers").join(&id[..2]).join(&id);
+            let file = self.store.join("layers").join(&id[..2]).join(&id);
             let index = Index::of_file(&fs::File::open(file).unwrap()).unwrap();
             let path = layer.path().join("recorder");
             let profile = Profile::decode(&fs::read(&path).unwrap(), &index).unwrap();
@@ -183,7 +223,7 @@ impl Lamina {
                 .map(|e| if e.file_type().unwrap().is_dir() { bytes(&e.path()) } else { e.metadata().unwrap().len() })
                 .sum()
         }
-        bytes(&self.node.path("store/layers"))
+        bytes(&self.store.join("layers"))
     }
 }
 

@@ -3,6 +3,7 @@
 // Benchmarks fail by panicking, and print.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+pub mod away;
 pub mod images;
 pub mod lazy;
 pub mod process;

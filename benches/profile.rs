@@ -1,4 +1,4 @@
-//! Cold starts of programs from a store some milliseconds away, by the profile that another node recorded: against none,
+//! Cold starts of programs from a bucket some milliseconds away (an S3 server behind a proxy, `away.rs`), by the profile that another node recorded: against none,
 //! against one that is wrong in every chunk, with layers that were laid out by a profile, and against the same tree on ext4.
 //!
 //! Nothing is local but the programs of Lamina: each run has a new cache and a new daemon. The program begins the moment its
@@ -6,12 +6,14 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+use benches::away::Away;
 use benches::images::{STARTS, Start, image, run_program};
 use benches::lazy::{Contender, Ext4, Lamina, compare};
 use benches::{Report, tiny};
 use blobstore::layer::Index;
 use blobstore::profile::{Profile, Seen};
 use std::path::Path;
+use std::time::Duration;
 
 const ROUNDS: usize = 3;
 
@@ -24,7 +26,7 @@ fn wrong(index: &Index, profile: Profile) -> Profile {
 }
 
 fn main() {
-    if !tests::possible("profile") {
+    if !tests::possible("profile") || Away::start("profile", Duration::ZERO).is_none() {
         return;
     }
     let mut report = Report::new("profile", "ext4, local");
@@ -34,12 +36,13 @@ fn main() {
     for Start { builder, task, program } in starts.take(if tiny() { 1 } else { STARTS.len() }) {
         let layout = image(builder);
         let work = tempfile::tempdir_in(layout.parent().unwrap()).unwrap();
-        for latency in if tiny() { &["5ms"][..] } else { &["5ms", "20ms"] } {
+        for latency in if tiny() { &[5][..] } else { &[5, 20] } {
             let run = |root: &Path| run_program(root, program);
-            let lamina = |name: &str| Lamina::new(name.to_owned(), &layout, &[], latency).at_once();
+            let away = Duration::from_millis(*latency);
+            let lamina = |name| Lamina::in_bucket(name, &layout, away).unwrap().at_once();
             let (mut without, mut with, mut misled) =
                 (lamina("no profile"), lamina("another node's profile"), lamina("a wrong profile"));
-            let tree = work.path().join(latency);
+            let tree = work.path().join(latency.to_string());
             let local = Ext4::copied(&mut without, &tree);
             with.record(run);
             misled.record(run);
@@ -50,7 +53,7 @@ fn main() {
             let mut contenders: Vec<Box<dyn Contender>> =
                 vec![Box::new(local), Box::new(without), Box::new(with), Box::new(laid_out), Box::new(misled)];
             let rounds = if tiny() { 1 } else { ROUNDS };
-            compare(&mut report, &format!("{task}, {latency}"), &mut contenders, rounds, run);
+            compare(&mut report, &format!("{task}, {latency} ms"), &mut contenders, rounds, run);
             std::fs::remove_dir_all(tree).unwrap();
         }
     }

@@ -124,3 +124,61 @@ async fn a_fifo_in_the_directory_is_no_object_and_nobody_waits_for_it() {
     assert!(matches!(store.get_range("fifo", 0..1).await, Err(StoreError::NotFound { .. })));
     assert_eq!(store.list("").await.unwrap(), ["a"]);
 }
+
+#[tokio::test]
+async fn what_is_no_file_where_an_object_is_to_be_is_told_and_is_not_taken_for_one() {
+    let (dir, store) = store();
+    store.create("d/a", Bytes::from_static(b"x")).await.unwrap();
+    let root = dir.path().join("not/yet/there");
+    std::os::unix::fs::symlink("nowhere", root.join("link")).unwrap();
+    let local = dir.path().join("local");
+    std::fs::write(&local, b"y").unwrap();
+    for key in ["d", "link"] {
+        assert!(matches!(store.get(key).await, Err(StoreError::NotFound { .. })), "{key}");
+        for error in [
+            store.create(key, Bytes::from_static(b"y")).await.unwrap_err(),
+            store.upload(key, &local).await.unwrap_err(),
+            store.adopt(key, &local).await.unwrap_err(),
+        ] {
+            let StoreError::Io { source, .. } = error else { panic!("{key}: {error}") };
+            assert!(source.to_string().contains("no file"), "{key}: {source}");
+        }
+    }
+    // A link to a file is an object.
+    std::os::unix::fs::symlink("d/a", root.join("good")).unwrap();
+    assert_eq!(store.get("good").await.unwrap(), &b"x"[..]);
+    let taken = store.create("good", Bytes::from_static(b"y")).await;
+    assert!(matches!(taken, Err(StoreError::AlreadyExists { .. })), "{taken:?}");
+}
+
+#[tokio::test]
+async fn an_upload_whose_caller_goes_away_is_given_up_and_leaves_nothing() {
+    let (dir, store) = store();
+    // Gives its bytes when it is told to.
+    let pipe = dir.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let (begun, go_on) = (tokio::sync::oneshot::channel(), std::sync::mpsc::channel::<()>());
+    let (path, told, wait) = (pipe.clone(), begun.0, go_on.1);
+    let writer = std::thread::spawn(move || {
+        use std::io::Write;
+        let mut pipe = std::fs::File::options().write(true).open(path).unwrap();
+        let piece = vec![1; 1 << 20];
+        pipe.write_all(&piece).unwrap();
+        told.send(()).unwrap();
+        wait.recv().unwrap();
+        // Ends with an error when nobody reads any more.
+        while pipe.write_all(&piece).is_ok() {}
+    });
+    let upload = store.upload("a/layer", &pipe);
+    tokio::select! {
+        done = upload => panic!("{done:?}"),
+        begun = begun.1 => begun.unwrap(),
+    }
+    go_on.0.send(()).unwrap();
+    store.settle().await;
+    writer.join().unwrap();
+    let root = dir.path().join("not/yet/there");
+    assert_eq!(std::fs::read_dir(root.join("a")).unwrap().count(), 0);
+    assert_eq!(store.list("").await.unwrap(), Vec::<String>::new());
+}

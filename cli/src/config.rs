@@ -9,11 +9,22 @@ use blobstore::store::{S3Settings, Secret, Settings, USRBIO_LIBRARY};
 use fuse::{Face, Record};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Where the file is looked for when nobody says otherwise.
 pub(crate) const DEFAULT_PATH: &str = "/etc/lamina/config.toml";
+
+/// The longest file that is read: a device without an end is not waited for.
+const LONGEST: u64 = 1 << 20;
+
+/// The most requests in flight: sockets of one process.
+const CONCURRENCY: usize = 10_000;
+
+/// What keys with secrets have in their names.
+const SECRETS: [&str; 4] = ["secret", "token", "access_key", "proxy"];
 
 /// The whole file.
 #[derive(Debug, Default, Deserialize)]
@@ -207,7 +218,7 @@ impl Config {
     /// Reads the file that was named, or the default one if there is one.
     pub(crate) fn load(named: Option<&Path>) -> Result<Self, Failure> {
         let path = named.unwrap_or(Path::new(DEFAULT_PATH));
-        let text = match std::fs::read_to_string(path) {
+        let text = match read(path) {
             Ok(text) => text,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound && named.is_none() => return Ok(Self::default()),
             Err(e) => return Err(Failure::usage(format!("{}: {e}", path.display()))),
@@ -216,10 +227,13 @@ impl Config {
     }
 
     fn parse(text: &str) -> Result<Self, String> {
-        let config: Self = toml::from_str(text).map_err(|e| e.to_string())?;
+        let config: Self = toml::from_str(text).map_err(|e| told(&e, text))?;
         config.refuse_what_is_not_built()?;
         if config.fetch.concurrency == 0 || config.fetch.deadline.is_zero() {
             return Err("[fetch] concurrency and deadline: with 0 nothing could ever be read".to_owned());
+        }
+        if config.fetch.concurrency > CONCURRENCY {
+            return Err(format!("[fetch] concurrency: at most {CONCURRENCY} requests can be in flight"));
         }
         for (key, path) in [
             ("[cache] dir", &config.cache.dir),
@@ -286,6 +300,30 @@ impl Config {
     /// The daemon's control socket.
     pub(crate) fn socket(&self) -> PathBuf {
         self.daemon.run.join(control::SOCKET)
+    }
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(LONGEST + 1).read_to_string(&mut text)?;
+    match text.len() as u64 > LONGEST {
+        true => Err(io::Error::other(format!("longer than {LONGEST} bytes"))),
+        false => Ok(text),
+    }
+}
+
+/// What is wrong, with the line that it is in, unless that may hold a secret: errors go to logs that others read.
+fn told(error: &toml::de::Error, text: &str) -> String {
+    let at = error.span().map_or(0, |span| span.start.min(text.len()));
+    let before = &text.as_bytes()[..at];
+    let number = before.iter().filter(|&&byte| byte == b'\n').count();
+    let line = text.lines().nth(number).unwrap_or_default();
+    match SECRETS.iter().any(|secret| line.contains(secret)) {
+        true => format!(
+            "line {}: not TOML, or not what this key takes; the line may hold a secret and is not shown",
+            number + 1
+        ),
+        false => error.to_string(),
     }
 }
 
@@ -400,6 +438,35 @@ mod tests {
     }
 
     #[test]
+    fn an_error_does_not_show_the_line_of_a_secret() {
+        for bad in [
+            "secret_access_key = \"hush",
+            "secret_access_key = 4711",
+            "session_token = hush",
+            "access_key_id = [\"hush\"]",
+        ] {
+            let error = Config::parse(&format!("[store.s3]\nregion = \"x\"\n{bad}\n")).unwrap_err();
+            assert!(error.contains("line 3") && !error.contains("hush") && !error.contains("4711"), "{error}");
+        }
+        let error = Config::parse("[fetch]\nproxy = \"http://u:hush@p").unwrap_err();
+        assert!(error.contains("line 2") && !error.contains("hush"), "{error}");
+    }
+
+    #[test]
+    fn a_size_of_another_type_is_told_as_what_it_is() {
+        for (value, shown) in [("-1", "'-1'"), ("1.5", "'1.5'"), ("true", "'true'"), ("\"1.5GiB\"", "'1.5GiB'")] {
+            let error = Config::parse(&format!("[cache]\nsize = {value}")).unwrap_err();
+            assert!(error.contains(shown) && error.contains("is not a size such as"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_without_an_end_is_no_configuration() {
+        let error = Config::load(Some(Path::new("/dev/zero"))).unwrap_err();
+        assert!(error.status == crate::failure::USAGE && error.to_string().contains("longer than"), "{error}");
+    }
+
+    #[test]
     fn registries_are_tables_by_host() {
         let text = "[registry.\"h:5000\"]\nmirrors = [\"m\"]\nca_file = \"/ca.pem\"\n[registry.\"docker.io\"]\nplain_http = true";
         let config = Config::parse(text).unwrap();
@@ -412,6 +479,7 @@ mod tests {
     #[test]
     fn fetching_needs_room_and_time() {
         assert!(Config::parse("[fetch]\nconcurrency = 0").unwrap_err().contains("[fetch]"));
+        assert!(Config::parse("[fetch]\nconcurrency = 6148914691236517205").unwrap_err().contains("at most"));
         assert!(Config::parse("[fetch]\ndeadline = \"0s\"").unwrap_err().contains("[fetch]"));
     }
 

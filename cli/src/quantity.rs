@@ -53,10 +53,12 @@ fn quantity<'de, D: Deserializer<'de>>(
     enum Raw {
         Number(u64),
         Text(String),
+        Other(toml::Value),
     }
     let text = match Raw::deserialize(deserializer)? {
         Raw::Number(n) => n.to_string(),
         Raw::Text(text) => text,
+        Raw::Other(value) => value.to_string(),
     };
     let value = number(&text, units);
     value.ok_or_else(|| serde::de::Error::custom(format!("'{text}' is not {expected}")))

@@ -24,13 +24,12 @@ pub struct S3 {
 /// The program: LAMINA_TEST_S3 (`./test` sets it), or what `cargo build` in `tests/s3` made. Says aloud when there is none.
 fn program(test: &str) -> Option<PathBuf> {
     let named = std::env::var_os("LAMINA_TEST_S3").map(PathBuf::from);
-    let built = || Path::new(env!("CARGO_MANIFEST_DIR")).join("s3/target/debug/lamina-test-s3");
-    let found = named.unwrap_or_else(built);
-    if !found.exists() {
+    let built = |profile| Path::new(env!("CARGO_MANIFEST_DIR")).join("s3/target").join(profile).join("lamina-test-s3");
+    let found = named.into_iter().chain(["release", "debug"].map(built)).find(|path| path.exists());
+    if found.is_none() {
         crate::skipped(test, "an S3 server (./test builds one; or cargo build in tests/s3)");
-        return None;
     }
-    Some(found)
+    found
 }
 
 impl S3 {

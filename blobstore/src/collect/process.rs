@@ -22,8 +22,17 @@ impl Process {
     /// Whether it could be seen from here, and is not there.
     pub(super) fn is_gone_here(&self) -> bool {
         let here = !self.place.is_empty() && Some(&self.place) == place().as_ref();
-        here && !Path::new("/proc").join(self.pid.to_string()).exists()
+        here && has_ended(&Path::new("/proc").join(self.pid.to_string()))
     }
+}
+
+/// Whether a process is not there, or does nothing any more: one that nobody waits for stays in the table.
+fn has_ended(process: &Path) -> bool {
+    let Ok(stat) = fs::read_to_string(process.join("stat")) else { return !process.exists() };
+    // Behind the name, which may hold anything, is the state.
+    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
+    // Other threads can outlive the first.
+    state == Some('Z') && fs::read_dir(process.join("task")).is_ok_and(|threads| threads.count() == 1)
 }
 
 fn place() -> Option<String> {
@@ -51,4 +60,26 @@ pub fn holder_name(place: &str) -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_else(|_| random().to_string());
     let hash = blake3::hash(format!("{} {boot} {place}", host()).as_bytes());
     format!("{}-{}", host(), hash.to_hex().split_at(16).0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_process_is_gone_when_it_has_ended_waited_for_or_not() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let process = Process { pid: child.id(), ..Process::this() };
+        assert!(!process.is_gone_here() && !Process::this().is_gone_here());
+        child.kill().unwrap();
+        while !process.is_gone_here() {
+            std::thread::yield_now();
+        }
+        assert!(Path::new("/proc").join(child.id().to_string()).exists(), "nobody has waited for it");
+        child.wait().unwrap();
+        assert!(process.is_gone_here());
+        let elsewhere = Process { place: "another machine".to_owned(), ..process };
+        assert!(!elsewhere.is_gone_here(), "nobody can tell");
+    }
 }

@@ -3,7 +3,8 @@
 //! `{"version": 1, "host": …, "process": …, "keys": […]}`, rewritten at least every [`RENEW`] while its collector is at work.
 //! Writers that find a key of theirs in it wait until it is gone. One that nobody rewrote for [`DEAD`] is of a collector
 //! that was killed, and counts for nothing: between its last word and its last deletion lie [`HELD_UP`] and what one
-//! deletion takes, which together are less than that.
+//! deletion takes, which together are less than that. So does one whose process was on this machine and has ended, as soon as
+//! nothing that it asked for can still be [`ON_THE_WAY`].
 
 use super::clock::Clock;
 use super::error::{Error, Result};
@@ -26,6 +27,10 @@ const HELD_UP: Duration = Duration::from_secs(120);
 
 /// Past this time by the store's clock, it counts for nothing.
 pub(super) const DEAD: Duration = Duration::from_secs(900);
+
+/// Past this time since its last word, nothing that an ended process asked a server for is still done: a deletion begins at
+/// most [`RENEW`] after the word.
+const ON_THE_WAY: Duration = Duration::from_secs(60);
 
 const VERSION: u32 = 1;
 
@@ -74,7 +79,7 @@ impl Sweep {
         let own = listed.iter().find(|sweep| sweep.key == self.key).map(|sweep| sweep.stat.modified);
         let Some(now) = own else { return Err(Error::HeldUp(self.clock.elapsed().saturating_sub(self.written))) };
         for other in listed.into_iter().filter(|other| other.key != self.key) {
-            if is_live(&other, now) && !self.is_dead_here(&other.key).await? {
+            if is_live(&other, now) && !self.is_dead_here(&other, now).await? {
                 return Err(Error::Busy { run: other.key, after: DEAD });
             }
             // What it named is marked all the same, and is looked at again by this run.
@@ -84,13 +89,14 @@ impl Sweep {
     }
 
     /// Whether it is of a process of this machine that has ended.
-    async fn is_dead_here(&self, key: &str) -> Result<bool> {
-        let body = match self.store.get(key).await {
+    async fn is_dead_here(&self, other: &Listed, now: SystemTime) -> Result<bool> {
+        let body = match self.store.get(&other.key).await {
             Ok(body) => body,
             Err(StoreError::NotFound { .. }) => return Ok(true),
             Err(error) => return Err(error.into()),
         };
-        Ok(serde_json::from_slice::<Body>(&body).is_ok_and(|body| body.process.is_gone_here()))
+        let body = serde_json::from_slice::<Body>(&body);
+        Ok(body.is_ok_and(|body| has_ended(&*self.store, &body, other, now)))
     }
 
     /// Says what is about to be deleted. Who holds any of it from now on will wait for the end.
@@ -100,15 +106,16 @@ impl Sweep {
         self.alone().await.map(drop)
     }
 
-    /// Does something that can take long, and goes on saying that it is at work.
+    /// Does something that can take long, and goes on saying that it is at work. Where that was not said for too long, as by a
+    /// process that was stopped, the work is given up: before it goes on, for who was not waited for may have gone on.
     pub(super) async fn during<T>(&mut self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let mut work = std::pin::pin!(work);
         let clock = self.clock.clone();
         loop {
             tokio::select! {
                 biased;
+                () = clock.watch(RENEW) => self.renew().await?,
                 done = &mut work => return done,
-                () = clock.watch(RENEW) => self.write().await?,
             }
         }
     }
@@ -124,11 +131,17 @@ impl Sweep {
     /// Before each deletion: that writers still wait for this collector.
     pub(super) async fn still(&mut self) -> Result<()> {
         if self.clock.elapsed().saturating_sub(self.written) > RENEW {
-            let before = self.written;
-            self.write().await?;
-            self.in_time(before)?;
+            self.renew().await?;
         }
         self.in_time(self.written)
+    }
+
+    /// Says again that it is at work, unless that is too late: a writer may have taken it for dead since it last did, and not
+    /// wait for it.
+    async fn renew(&mut self) -> Result<()> {
+        let before = self.written;
+        self.write().await?;
+        self.in_time(before)
     }
 
     fn in_time(&self, written: Duration) -> Result<()> {
@@ -159,6 +172,13 @@ fn is_live(listed: &Listed, now: SystemTime) -> bool {
     now.duration_since(listed.stat.modified).unwrap_or_default() < DEAD
 }
 
+/// Whether a collector of this machine is no more, and nothing is done for it any more. What a directory was asked for is done
+/// or will not be when the process is gone.
+fn has_ended(store: &dyn Store, body: &Body, listed: &Listed, now: SystemTime) -> bool {
+    let age = now.duration_since(listed.stat.modified).unwrap_or_default();
+    body.process.is_gone_here() && (store.url().starts_with("file:") || age >= ON_THE_WAY)
+}
+
 /// Those of `keys` that a collector is about to delete. `listed` are the sweeps, `now` the store's time.
 pub(super) async fn named(
     store: &dyn Store,
@@ -174,6 +194,8 @@ pub(super) async fn named(
             Err(error) => return Err(error.into()),
         };
         match serde_json::from_slice::<Body>(&body).ok().filter(|body| body.version == VERSION) {
+            // Was killed: it deletes nothing more, whenever the next collector takes this away.
+            Some(body) if has_ended(store, &body, sweep, now) => {}
             Some(body) => {
                 let theirs: BTreeSet<&String> = body.keys.iter().collect();
                 found.extend(keys.iter().filter(|key| theirs.contains(key)).cloned());

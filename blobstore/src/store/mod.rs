@@ -26,6 +26,7 @@ mod retry;
 mod s3;
 mod settings;
 mod threefs;
+mod unfinished;
 mod web;
 
 pub use delay::Delay;

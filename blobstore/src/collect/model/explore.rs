@@ -94,7 +94,9 @@ impl Played {
                 self.actors[actor] = None;
                 return;
             }
-            if self.world.lock().actors[actor].wish.is_some() {
+            let world = self.world.lock();
+            // And what is done beside another thing can take its turn only then.
+            if world.actors[actor].wish.is_some() && !world.actors[actor].turn {
                 return;
             }
         }

@@ -10,6 +10,7 @@ pub(super) mod descriptors;
 mod list;
 mod write;
 
+use super::unfinished::Unfinished;
 use super::{Listed, Pieces, Result, Stat, Store, StoreError, check_key, check_prefix};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -23,6 +24,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
+use write::Wanted;
 
 /// Bytes read at a time where a body is asked for in pieces: most chunks are one.
 const PIECE: u64 = 512 << 10;
@@ -38,6 +40,8 @@ struct Inner {
     url: String,
     root: PathBuf,
     descriptors: Descriptors,
+    /// Writes: whoever waited for one may have gone away.
+    writes: Unfinished,
 }
 
 impl FileStore {
@@ -51,7 +55,7 @@ impl FileStore {
         // Components drop a slash at the end: one directory, one URL.
         let root: PathBuf = root.into().components().collect();
         let url = format!("{scheme}://{}", root.display());
-        Self { inner: Arc::new(Inner { url, root, descriptors: Descriptors::new() }) }
+        Self { inner: Arc::new(Inner { url, root, descriptors: Descriptors::new(), writes: Unfinished::default() }) }
     }
 
     /// Runs `work` on a blocking thread with the key checked; its `io::Error`s are told with store and key.
@@ -62,6 +66,20 @@ impl FileStore {
     {
         check_key(&self.inner.url, key)?;
         self.spawn(key, work).await
+    }
+
+    /// The same, for what writes: it ends early when nobody waits for it any more.
+    async fn writing<F>(&self, key: &str, work: F) -> Result<()>
+    where
+        F: FnOnce(&Inner, &str, &Wanted) -> Result<()> + Send + 'static,
+    {
+        let (wanted, task) = (Wanted::default(), self.inner.writes.begin());
+        let _waiting = wanted.until_dropped();
+        let work = move |inner: &Inner, key: &str| {
+            let _task = task;
+            work(inner, key, &wanted)
+        };
+        self.blocking(key, work).await
     }
 
     async fn spawn<T, F>(&self, key: &str, work: F) -> Result<T>
@@ -185,17 +203,18 @@ impl Store for FileStore {
     }
 
     async fn create(&self, key: &str, body: Bytes) -> Result<()> {
-        self.blocking(key, move |inner, key| {
-            let written = write::create(&inner.root, &inner.path(key), &mut &body[..]);
+        self.writing(key, move |inner, key, wanted| {
+            let written = write::create(&inner.root, &inner.path(key), &mut &body[..], wanted);
             written.map_err(|error| inner.write_error(key, error))
         })
         .await
     }
 
     async fn put(&self, key: &str, body: Bytes) -> Result<()> {
-        self.blocking(key, move |inner, key| {
+        self.writing(key, move |inner, key, wanted| {
             let path = inner.path(key);
-            write::replace(&inner.root, &path, &mut &body[..]).map_err(|error| inner.write_error(key, error))?;
+            let written = write::replace(&inner.root, &path, &mut &body[..], wanted);
+            written.map_err(|error| inner.write_error(key, error))?;
             inner.descriptors.forget(&path);
             Ok(())
         })
@@ -204,9 +223,9 @@ impl Store for FileStore {
 
     async fn upload(&self, key: &str, file: &Path) -> Result<()> {
         let local = file.to_owned();
-        self.blocking(key, move |inner, key| {
+        self.writing(key, move |inner, key, wanted| {
             let mut source = open_local(&local)?;
-            let written = write::create(&inner.root, &inner.path(key), &mut source);
+            let written = write::create(&inner.root, &inner.path(key), &mut source, wanted);
             written.map_err(|error| inner.write_error(key, error))
         })
         .await
@@ -214,9 +233,9 @@ impl Store for FileStore {
 
     async fn adopt(&self, key: &str, file: &Path) -> Result<()> {
         let local = file.to_owned();
-        self.blocking(key, move |inner, key| {
+        self.writing(key, move |inner, key, wanted| {
             let source = open_local(&local)?;
-            let adopted = write::adopt(&inner.root, &inner.path(key), &local, &source);
+            let adopted = write::adopt(&inner.root, &inner.path(key), &local, &source, wanted);
             adopted.map_err(|error| inner.write_error(key, error))
         })
         .await
@@ -245,5 +264,9 @@ impl Store for FileStore {
 
     async fn delete(&self, key: &str) -> Result<()> {
         self.blocking(key, |inner, key| inner.delete(key).map_err(|error| inner.error(key, error))).await
+    }
+
+    async fn settle(&self) {
+        self.inner.writes.settled().await;
     }
 }

@@ -6,30 +6,59 @@ use std::fs::{self, File, Permissions};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tempfile::NamedTempFile;
 
-/// Writes `body` to `path` below `root`; `AlreadyExists` where there is something, which is then untouched.
-pub(super) fn create<R: Read>(root: &Path, path: &Path, body: &mut R) -> io::Result<()> {
-    // Told before a large body is copied; the link below decides.
-    if path.symlink_metadata().is_ok() {
-        return Err(io::ErrorKind::AlreadyExists.into());
+/// Bytes that are copied between two looks at whether anybody waits for them.
+const PIECE: u64 = 8 << 20;
+
+/// Whether anybody waits for a write: a command that a signal ends goes away from what it began, and half a layer is not to
+/// stay under a temporary name.
+#[derive(Debug, Default)]
+pub(super) struct Wanted(Arc<AtomicBool>);
+
+/// Who waits.
+pub(super) struct Waiting(Arc<AtomicBool>);
+
+impl Wanted {
+    /// Until that is dropped.
+    pub(super) fn until_dropped(&self) -> Waiting {
+        Waiting(self.0.clone())
     }
+
+    fn check(&self) -> io::Result<()> {
+        match self.0.load(Ordering::Relaxed) {
+            true => Err(io::Error::other("nobody waits for it any more")),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Writes `body` to `path` below `root`; `AlreadyExists` where there is something, which is then untouched.
+pub(super) fn create<R: Read>(root: &Path, path: &Path, body: &mut R, wanted: &Wanted) -> io::Result<()> {
+    // Told before a large body is copied; the link below decides.
+    is_free(path)?;
     let parent = make_parents(root, path)?;
-    write_temporary(parent, body)?.persist_noclobber(path)?;
+    write_temporary(parent, body, wanted)?.persist_noclobber(path)?;
     sync_directory(parent)
 }
 
 /// Gives `file`, which is open as `source`, the name `path` below `root` too, as if it had been written now, or copies it
 /// where that cannot be or would leave it with other permissions than a copy; else as [`create`].
-pub(super) fn adopt(root: &Path, path: &Path, file: &Path, source: &File) -> io::Result<()> {
-    if path.symlink_metadata().is_ok() {
-        return Err(io::ErrorKind::AlreadyExists.into());
-    }
+pub(super) fn adopt(root: &Path, path: &Path, file: &Path, source: &File, wanted: &Wanted) -> io::Result<()> {
+    is_free(path)?;
     let parent = make_parents(root, path)?;
     // A link to a link would be one to what others can change.
     let regular = file.symlink_metadata()?.is_file() && source.metadata()?.dev() == parent.metadata()?.dev();
     if !regular || gives_permissions(parent, source)? {
-        return create(root, path, &mut &*source);
+        return create(root, path, &mut &*source, wanted);
     }
     // What a collector goes by is when the object came into the store.
     let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
@@ -39,7 +68,17 @@ pub(super) fn adopt(root: &Path, path: &Path, file: &Path, source: &File) -> io:
         Ok(()) => sync_directory(parent),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
         // Another mount of the device, a file system without links, a rule against them: whatever it is, a copy will tell.
-        Err(_) => create(root, path, &mut &*source),
+        Err(_) => create(root, path, &mut &*source, wanted),
+    }
+}
+
+/// An error where something has the name. What is no file, and leads to none, is no object for readers: who would be told that
+/// there is one would look for it in vain.
+fn is_free(path: &Path) -> io::Result<()> {
+    match path.symlink_metadata() {
+        Err(_) => Ok(()),
+        Ok(_) if path.is_file() => Err(io::ErrorKind::AlreadyExists.into()),
+        Ok(_) => Err(io::Error::other("what is there is no file, nor a link to one: remove it")),
     }
 }
 
@@ -52,9 +91,9 @@ fn gives_permissions(directory: &Path, file: &File) -> io::Result<bool> {
 }
 
 /// Writes `body` to `path` below `root`, in place of what is there.
-pub(super) fn replace<R: Read>(root: &Path, path: &Path, body: &mut R) -> io::Result<()> {
+pub(super) fn replace<R: Read>(root: &Path, path: &Path, body: &mut R, wanted: &Wanted) -> io::Result<()> {
     let parent = make_parents(root, path)?;
-    write_temporary(parent, body)?.persist(path)?;
+    write_temporary(parent, body, wanted)?.persist(path)?;
     sync_directory(parent)
 }
 
@@ -63,12 +102,15 @@ pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-fn write_temporary<R: Read>(directory: &Path, body: &mut R) -> io::Result<NamedTempFile> {
+fn write_temporary<R: Read>(directory: &Path, body: &mut R, wanted: &Wanted) -> io::Result<NamedTempFile> {
     // 0666 less the umask, like any new file: a store is read by other users than its writer.
     let mut file =
         tempfile::Builder::new().prefix(TEMPORARY).permissions(Permissions::from_mode(0o666)).tempfile_in(directory)?;
-    io::copy(body, file.as_file_mut())?;
+    while io::copy(&mut body.by_ref().take(PIECE), file.as_file_mut())? > 0 {
+        wanted.check()?;
+    }
     file.as_file().sync_all()?;
+    wanted.check()?;
     Ok(file)
 }
 

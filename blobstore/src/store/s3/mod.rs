@@ -26,6 +26,7 @@ use super::body::Body;
 use super::client::STALL;
 use super::identity::Identities;
 use super::settings::Settings;
+use super::unfinished::Unfinished;
 use super::{Listed, Pieces, Result, Stat, Store, StoreError, WHOLE_MAX, check_key, check_prefix};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -37,7 +38,6 @@ use object_store::path::Path as Location;
 use object_store::{
     Error, GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
 };
-use pending::Unfinished;
 use std::io;
 use std::ops::Range;
 use std::path::Path;

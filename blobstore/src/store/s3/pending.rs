@@ -1,50 +1,24 @@
 //! An upload in parts that is begun, and that it does not stay so.
 //!
 //! Whoever holds a [`Pending`] completes it or aborts it; where it is dropped without either, because its caller failed or
-//! went away, it is aborted by a task of its own. [`Unfinished`] tells when such tasks are done: a process that ends
-//! before leaves parts, which are paid for and never seen.
+//! went away, it is aborted by a task of its own, which is [`Unfinished`] work: a process that ends before it is done leaves
+//! parts, which are paid for and never seen.
 
 use super::Inner;
 use crate::store::Result;
 use crate::store::client::STALL;
 use crate::store::retry::tried;
+use crate::store::unfinished::Unfinished;
 use object_store::aws::AmazonS3;
 use object_store::multipart::MultipartStore;
 use object_store::path::Path as Location;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
 use tokio::time::timeout;
 
 /// When a service has noticed that a connection is gone.
 const SETTLED: Duration = Duration::from_secs(2);
-
-/// How many tasks work for callers who went away. Cheap to clone.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Unfinished(Arc<watch::Sender<usize>>);
-
-/// One such task, as long as it is there.
-struct Task(Unfinished);
-
-impl Unfinished {
-    fn begin(&self) -> Task {
-        self.0.send_modify(|count| *count += 1);
-        Task(self.clone())
-    }
-
-    /// Waits until there are none.
-    pub(super) async fn settled(&self) {
-        // Fails when the sender is gone, which is here.
-        let _ = self.0.subscribe().wait_for(|count| *count == 0).await;
-    }
-}
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        self.0.0.send_modify(|count| *count -= 1);
-    }
-}
 
 /// See the module.
 pub(super) struct Pending {

@@ -136,4 +136,8 @@ impl Store for ThreeFsStore {
     async fn delete(&self, key: &str) -> Result<()> {
         self.files.delete(key).await
     }
+
+    async fn settle(&self) {
+        self.files.settle().await;
+    }
 }
