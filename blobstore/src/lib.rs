@@ -9,7 +9,8 @@
 //! * [`fetch`]: a chunk, from memory, the cache or the store: verified before anybody sees it.
 //! * [`profile`]: what starts read of a layer, so that the next ones find it here.
 //! * [`meter`]: the counters of all this.
-//! * [`https`]: what HTTP clients share, those of the store and of others. * [`causes`](fn@causes): errors in words.
+//! * [`https`]: what HTTP clients share, those of the store and of others.
+//! * [`causes`](fn@causes): errors in words.
 //!
 //! This crate knows chunks and names. It does not know EROFS (metadata is bytes to it), FUSE or containerd.
 

@@ -9,8 +9,10 @@ use std::time::Duration;
 /// Containers from images that are not on the node.
 ///
 /// REF names a layer or a stack of layers: image:NAME, tag:KIND/NAME:VERSION, layer:ID, sha256:HEX (a chain id, a
-/// manifest's or layer's digest, a diff id). Without a prefix, 64 hex digits are a layer, base/…, workspace/…
-/// and toolkit/… a tag, and anything else is an image's name in its short or long form.
+/// manifest's or layer's digest, a diff id), file:PATH (a layer file; for inspect, verify and export). Without a prefix,
+/// what starts with / or . is a file, 64 hex digits are a layer, and so are the first 12 or more of them where no other
+/// layer begins so; base/…, workspace/… and toolkit/… are tags, and anything else is an image's name in its short or
+/// long form.
 ///
 /// Exit status: 0 done; 1 it failed; 2 wrong usage; 3 the input was refused, and nothing was written.
 #[derive(Debug, Parser)]
@@ -83,8 +85,9 @@ pub(crate) enum Command {
     ///
     /// One line for reads that waited for the store, and for chunks that were fetched ahead of reads (readahead: reads made
     /// them likely; prefetch: a profile named them; fill: lamina cache warm, pin or verify did), when they are done: seconds
-    /// since the trace began, bytes, milliseconds, layer, and the path in the layer. Ends at Ctrl-C, after --for, or with laminad, with a summary: the files that readers waited
-    /// for, and totals. With --json one object a line, the summary last. To see what a start waits for, begin the trace first.
+    /// since the trace began, bytes, milliseconds, layer, and the path in the layer. Ends at Ctrl-C, after --for, or with
+    /// laminad, with a summary: the files that readers waited for, and totals. With --json one object a line, the summary
+    /// last. To see what a start waits for, begin the trace first.
     Trace(Trace),
     /// Look into the store, remove from it, clean it up
     #[command(subcommand)]

@@ -4,7 +4,9 @@
 use crate::environment;
 use crate::failure::Failure;
 use crate::quantity::{percent, size, time};
+use blobstore::fetch::{self, Hedge, OnOutage};
 use blobstore::store::{S3Settings, Secret, Settings, USRBIO_LIBRARY};
+use fuse::{Face, Record};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -101,7 +103,9 @@ pub(crate) struct FetchSection {
     #[serde(deserialize_with = "size")]
     pub(crate) readahead: u64,
     pub(crate) neighbours: bool,
+    #[serde(deserialize_with = "hedge")]
     pub(crate) hedge: Hedge,
+    #[serde(deserialize_with = "on_outage")]
     pub(crate) on_outage: OnOutage,
     #[serde(deserialize_with = "secret")]
     pub(crate) proxy: Option<Secret>,
@@ -112,6 +116,7 @@ pub(crate) struct FetchSection {
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ProfileSection {
+    #[serde(deserialize_with = "record")]
     pub(crate) record: Record,
     #[serde(deserialize_with = "size")]
     pub(crate) replay: u64,
@@ -127,6 +132,7 @@ pub(crate) struct ProfileSection {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct DaemonSection {
     pub(crate) run: PathBuf,
+    #[serde(deserialize_with = "face")]
     pub(crate) face: Face,
     pub(crate) metrics: String,
     #[serde(deserialize_with = "time")]
@@ -150,41 +156,6 @@ pub(crate) struct RegistrySection {
     pub(crate) plain_http: bool,
 }
 
-/// `face` of `[daemon]`.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Face {
-    #[default]
-    Auto,
-    File,
-    Loop,
-}
-
-/// `hedge` of `[fetch]`.
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Hedge {
-    P95,
-    Off,
-}
-
-/// `on_outage` of `[fetch]`.
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum OnOutage {
-    Fail,
-    Wait,
-}
-
-/// `record` of `[profile]`.
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Record {
-    Store,
-    Node,
-    Off,
-}
-
 impl Default for StoreSection {
     fn default() -> Self {
         let url = "file:///var/lib/lamina/store".to_owned();
@@ -202,16 +173,17 @@ impl Default for CacheSection {
 
 impl Default for FetchSection {
     fn default() -> Self {
+        let usual = fetch::Options::default();
         Self {
-            concurrency: 64,
-            deadline: Duration::from_secs(30),
-            decoded: 64 << 20,
-            memory: 256 << 20,
-            coalesce: 1 << 20,
-            readahead: 16 << 20,
-            neighbours: true,
-            hedge: Hedge::P95,
-            on_outage: OnOutage::Fail,
+            concurrency: usual.concurrency,
+            deadline: usual.deadline,
+            decoded: usual.decoded,
+            memory: usual.memory,
+            coalesce: usual.coalesce,
+            readahead: usual.readahead,
+            neighbours: usual.neighbours,
+            hedge: usual.hedge,
+            on_outage: usual.on_outage,
             proxy: None,
             ca_file: None,
         }
@@ -374,6 +346,32 @@ fn secret<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Secret>, 
     Option::<String>::deserialize(deserializer).map(|text| text.map(Secret::from))
 }
 
+/// One of a few words, and what each means.
+fn word<'de, D: Deserializer<'de>, T: Copy>(deserializer: D, words: &[(&str, T)]) -> Result<T, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let meant = words.iter().find(|(word, _)| *word == text).map(|(_, meant)| *meant);
+    meant.ok_or_else(|| {
+        let words: Vec<String> = words.iter().map(|(word, _)| format!("\"{word}\"")).collect();
+        serde::de::Error::custom(format!("'{text}' is not one of {}", words.join(", ")))
+    })
+}
+
+fn face<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Face, D::Error> {
+    word(deserializer, &[("auto", Face::Auto), ("file", Face::File), ("loop", Face::Loop)])
+}
+
+fn hedge<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Hedge, D::Error> {
+    word(deserializer, &[("p95", Hedge::P95), ("off", Hedge::Off)])
+}
+
+fn on_outage<'de, D: Deserializer<'de>>(deserializer: D) -> Result<OnOutage, D::Error> {
+    word(deserializer, &[("fail", OnOutage::Fail), ("wait", OnOutage::Wait)])
+}
+
+fn record<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Record, D::Error> {
+    word(deserializer, &[("store", Record::Store), ("node", Record::Node), ("off", Record::Off)])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -483,6 +481,13 @@ mod tests {
         assert!(Config::parse("[fetch]\nconcurrency = 0").unwrap_err().contains("[fetch]"));
         assert!(Config::parse("[fetch]\nconcurrency = 6148914691236517205").unwrap_err().contains("at most"));
         assert!(Config::parse("[fetch]\ndeadline = \"0s\"").unwrap_err().contains("[fetch]"));
+    }
+
+    #[test]
+    fn a_word_that_means_nothing_is_refused_with_those_that_do() {
+        let error = Config::parse("[fetch]\non_outage = \"never\"").unwrap_err();
+        assert!(error.contains("'never' is not one of \"fail\", \"wait\"") && error.contains("line 2"), "{error}");
+        assert_eq!(Config::parse("[daemon]\nface = \"loop\"").unwrap().daemon.face, Face::Loop);
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! `laminad` and `lamina-snapshotter`: in the foreground, logs on stderr, systemd told when ready.
 
-use crate::config::{Config, Face, FetchSection, Hedge, OnOutage, ProfileSection, Record};
+use crate::config::{Config, FetchSection, ProfileSection};
 use crate::failure::Failure;
 use crate::output;
+use crate::signals::Signals;
 use clap::Parser;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(Debug, Parser)]
 struct Arguments {
@@ -112,11 +112,7 @@ fn daemon_config(config: &Config) -> fuse::Config {
         fetch: fetch_options(&config.fetch),
         profile: profile_options(&config.profile),
         run: config.daemon.run.clone(),
-        face: match config.daemon.face {
-            Face::Auto => fuse::Face::Auto,
-            Face::File => fuse::Face::File,
-            Face::Loop => fuse::Face::Loop,
-        },
+        face: config.daemon.face,
         metrics: (!config.daemon.metrics.is_empty()).then(|| config.daemon.metrics.clone()),
         store_delay: config.store.added_latency,
         successor_deadline: config.daemon.successor_deadline,
@@ -124,34 +120,23 @@ fn daemon_config(config: &Config) -> fuse::Config {
 }
 
 fn fetch_options(fetch: &FetchSection) -> blobstore::fetch::Options {
-    use blobstore::fetch;
-    fetch::Options {
+    blobstore::fetch::Options {
         concurrency: fetch.concurrency,
         deadline: fetch.deadline,
-        on_outage: match fetch.on_outage {
-            OnOutage::Fail => fetch::OnOutage::Fail,
-            OnOutage::Wait => fetch::OnOutage::Wait,
-        },
+        on_outage: fetch.on_outage,
         decoded: fetch.decoded,
         memory: fetch.memory,
         coalesce: fetch.coalesce,
         readahead: fetch.readahead,
         neighbours: fetch.neighbours,
-        hedge: match fetch.hedge {
-            Hedge::P95 => fetch::Hedge::P95,
-            Hedge::Off => fetch::Hedge::Off,
-        },
+        hedge: fetch.hedge,
         ..Default::default()
     }
 }
 
 fn profile_options(profile: &ProfileSection) -> fuse::ProfileOptions {
     fuse::ProfileOptions {
-        record: match profile.record {
-            Record::Store => fuse::Record::Store,
-            Record::Node => fuse::Record::Node,
-            Record::Off => fuse::Record::Off,
-        },
+        record: profile.record,
         replay: profile.replay,
         quiet: profile.quiet,
         limit: profile.limit,
@@ -174,10 +159,9 @@ fn serve_snapshots(arguments: &SnapshotterArguments, config: &Config) -> Result<
     let settings = snapshotter::Config::new(root, address, &config.socket());
     let runtime = tokio::runtime::Runtime::new().map_err(|e| Failure::because("starting", &e))?;
     let done = runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate()).map_err(|e| Failure::because("signals", &e))?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(|e| Failure::because("signals", &e))?;
+        let mut signals = Signals::listen()?;
         let shutdown = async move {
-            tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+            signals.next().await;
         };
         snapshotter::run(settings, shutdown).await.map_err(|e| Failure::failed(blobstore::causes(&e)))
     });

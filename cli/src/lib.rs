@@ -3,7 +3,7 @@
 //! * `args`: what can be typed. * `config`: the TOML file. * `quantity`: sizes and times in both. * `environment`: what
 //!   variables say. * `registries`: what the converter is told of them. The crates below get typed values.
 //! * `command`: one file a subcommand. * `daemons`: the two daemons.
-//! * `failure`: exit statuses. * `output`: logs, progress and results.
+//! * `failure`: exit statuses. * `output`: logs, progress and results. * `signals`: being told to end.
 
 mod args;
 mod command;
@@ -14,6 +14,7 @@ mod failure;
 mod output;
 mod quantity;
 mod registries;
+mod signals;
 
 pub use command::lamina;
 pub use daemons::{laminad, snapshotter};

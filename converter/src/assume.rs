@@ -14,12 +14,12 @@ pub(crate) fn assume(assumption: &Assumption) -> Assume {
             gid: attributes.gid,
             xattrs: (*attributes.xattrs).clone(),
         }),
-        Found::Nothing => Assumed::Absent,
+        Found::Absent => Assumed::Absent,
         Found::NoDirectory => Assumed::NoDirectory,
         Found::Symlink(target) => Assumed::Symlink(Target(target.clone())),
         Found::NoLink => Assumed::NoLink,
-        Found::Something => Assumed::Present,
-        Found::Contents => Assumed::Copied,
+        Found::Present => Assumed::Present,
+        Found::Copied => Assumed::Copied,
     };
     Assume { path: assumption.path.to_bytes(), what }
 }
@@ -34,8 +34,8 @@ pub(crate) fn holds(assume: &Assume, below: &Below) -> bool {
             xattrs: attributes.xattrs.clone().into(),
             ..erofs::Attributes::default()
         }),
-        Assumed::Absent => Found::Nothing,
-        Assumed::Present => Found::Something,
+        Assumed::Absent => Found::Absent,
+        Assumed::Present => Found::Present,
         Assumed::NoDirectory => Found::NoDirectory,
         Assumed::Symlink(Target(target)) => Found::Symlink(target.clone()),
         Assumed::NoLink => Found::NoLink,

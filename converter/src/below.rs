@@ -100,9 +100,13 @@ pub(crate) async fn open(store: &Arc<dyn Store>, entry: &StackEntry) -> Result<(
 
 /// The same of a head that was read already; the layer file lies under `key`.
 pub(crate) fn opened(store: Arc<dyn Store>, key: String, head: Head) -> Result<(Body, Tree)> {
-    let wrong = |e: String| Error::failed(format!("layer {}: its metadata", head.index.id()), e);
-    let expect = Expect { image_blocks: head.index.image_blocks(), first_data_block: head.index.first_data_block() };
-    let checked = check(&head.metadata, &expect).map_err(|e| wrong(e.to_string()))?;
-    let tree = read_tree(checked.image()).map_err(|e| wrong(e.to_string()))?;
+    let tree = tree_of(&head).map_err(|e| Error::failed(format!("layer {}: its metadata", head.index.id()), e))?;
     Ok((Body { store, key, index: Arc::new(head.index) }, tree))
+}
+
+/// A layer's tree; or why its metadata are not right.
+pub(crate) fn tree_of(head: &Head) -> std::result::Result<Tree, String> {
+    let expect = Expect { image_blocks: head.index.image_blocks(), first_data_block: head.index.first_data_block() };
+    let checked = check(&head.metadata, &expect).map_err(|e| e.to_string())?;
+    read_tree(checked.image()).map_err(|e| e.to_string())
 }

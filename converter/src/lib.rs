@@ -11,7 +11,8 @@
 //! * [`read_entries`] and what else is in `entries`: all of a tar or a directory, into a tree and a spool of contents.
 //! * [`tree`]: a layer's entries applied to the tree below it, in overlayfs's own form; `assume`: what a layer took from
 //!   there, as references say it.
-//! * [`pack`]: file contents to the data space, cut into chunks.
+//! * [`pack`]: file contents to the data space, cut into chunks; [`started_files`]: which of them starts read, so that they
+//!   come first.
 //! * `below`: stored layers as the tree that the next one lies over; `contents`: the bytes of their files.
 //! * `collapse`: fewer layers that show the same.
 //! * `push`: to a registry, beside the original.
@@ -47,6 +48,7 @@ pub mod registry;
 pub mod report;
 mod session;
 pub mod source;
+mod started;
 pub mod tar;
 pub mod tree;
 mod work;
@@ -62,3 +64,4 @@ pub use pack::First;
 pub use progress::{Event, Progress};
 pub use report::{CollapsedLayer, CollapsedReport, ImageReport, LayerReport, PushReport, PushedImage, Report};
 pub use source::{Platforms, Source};
+pub use started::started_files;

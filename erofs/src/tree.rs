@@ -1,7 +1,8 @@
 //! The tree that a writer is given: nodes in an arena, names in the directories that hold them.
 //!
 //! Invariants kept here: names are valid and unique, and a directory has exactly one, so a tree is a tree. Other nodes can
-//! be added before their names are known; those that never get one are in no walk, and not written. Whether EROFS can hold the attributes of a node is found out by [`crate::write()`], which knows the path.
+//! be added before their names are known; those that never get one are in no walk, and not written. Whether EROFS can hold
+//! the attributes of a node is found out by [`crate::write()`], which knows the path.
 
 use std::collections::{HashMap, btree_map};
 

@@ -145,12 +145,12 @@ pub enum Error {
         /// Why.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The cache's directory cannot be used.
+    /// The cache's directory cannot be had.
     #[error("cannot use the cache; every laminad needs one of its own ([cache] dir)")]
-    Cache(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The cache's directory failed, or has no room.
+    CacheTaken(#[source] CacheError),
+    /// The cache failed, or has no room.
     #[error(transparent)]
-    Cached(CacheError),
+    Cache(CacheError),
     /// The store's address or its form.
     #[error("cannot use the store")]
     Store(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -166,7 +166,7 @@ impl Error {
     }
 
     pub(crate) fn cache(source: CacheError) -> Self {
-        Self::Cached(source)
+        Self::Cache(source)
     }
 
     /// What a caller can decide by.

@@ -81,7 +81,7 @@ fn wait_for_cache(config: &Config) -> Result<(), Error> {
         match blobstore::cache::check_unowned(&config.cache_dir) {
             Ok(()) => return Ok(()),
             Err(_) if std::time::Instant::now() < deadline => std::thread::sleep(Duration::from_millis(50)),
-            Err(e) => return Err(Error::Cache(Box::new(e))),
+            Err(e) => return Err(Error::CacheTaken(e)),
         }
     }
 }

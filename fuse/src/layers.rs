@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::mount::info::{self, MountLine};
 use crate::mount::mounter::{MountError, Mounter};
 use crate::mount::request::{ErofsForm, Request};
+use crate::probe::Probed;
 use crate::profile::Profiles;
 use crate::table::Table;
 use crate::turns::Turns;
@@ -42,8 +43,7 @@ impl Layers {
         profiles: Arc<Profiles>,
         table: Arc<Table>,
         mounter: Mounter,
-        form: ErofsForm,
-        overlay_options: Vec<String>,
+        probed: &Probed,
     ) -> Self {
         Self {
             config,
@@ -51,8 +51,8 @@ impl Layers {
             profiles,
             table,
             mounter,
-            form,
-            overlay_options,
+            form: probed.form,
+            overlay_options: probed.overlay_options.clone(),
             attaching: Turns::default(),
             targets: Turns::default(),
         }
@@ -108,7 +108,8 @@ impl Layers {
         self.profiles.mounting(&layer);
         let device = self.config.devices().join(device.entry.layer.to_string());
         let request = Request::Erofs { form: self.form, metadata: head.path, device, target: target.to_owned() };
-        self.mounter.ask(&request).await.map_err(|e| Error::mount(entry.layer, e))?;
+        let mounted = self.mounter.ask(&request).await.inspect_err(|_| self.profiles.gone(&entry.layer));
+        mounted.map_err(|e| Error::mount(entry.layer, e))?;
         tracing::info!(layer = %entry.layer, target = %target.display(), "mounted");
         Ok(())
     }
@@ -151,10 +152,14 @@ impl Layers {
     }
 
     /// Removes the head of a layer, unless it is in use; nobody attaches it meanwhile. Gives whether there was one.
-    pub(crate) async fn drop_head(&self, layer: LayerId, is_in_use: impl Fn() -> bool) -> Result<bool, Error> {
+    pub(crate) async fn drop_head(
+        &self,
+        layer: LayerId,
+        is_in_use: impl Fn() -> Result<bool, Error>,
+    ) -> Result<bool, Error> {
         let _turn = self.attaching.take(layer).await;
         let heads = self.fetcher.heads();
-        if is_in_use() || !heads.path(&layer).exists() {
+        if is_in_use()? || !heads.path(&layer).exists() {
             return Ok(false);
         }
         heads.remove(&layer).map_err(Error::cache)?;

@@ -7,12 +7,10 @@
 //!
 //! A node that cannot write its store holds nothing. That is said once.
 
-use crate::mount::info;
-use crate::node::Node;
-use crate::stack;
-use blobstore::collect::{Error, Lease, node_name};
+use crate::Error as NodeError;
+use blobstore::collect::{Error, Lease, holder_name};
 use blobstore::layer::LayerId;
-use blobstore::refs::{Stack, layer_key};
+use blobstore::refs::{Refs, Stack, layer_key};
 use blobstore::store::{Store, StoreError};
 use std::collections::{BTreeSet, HashMap};
 use std::io::ErrorKind;
@@ -70,7 +68,7 @@ impl Leases {
     pub(crate) fn new(store: &Arc<dyn Store>, cache: &Path, ttl: Duration) -> Self {
         // Nobody else has this directory, on whatever machine.
         let place = std::fs::metadata(cache).map(|found| (found.dev(), found.ino())).unwrap_or_default();
-        let who = node_name(&format!("{} {place:?}", cache.display()));
+        let who = holder_name(&format!("{} {place:?}", cache.display()));
         let lease = |part: &str| Lease::of_node(Arc::clone(store), &who, part, ttl);
         let (used, snapshots) = (lease("used"), lease("snapshots"));
         Self { used, snapshots, ttl, state: Mutex::default(), news: Notify::new() }
@@ -96,20 +94,28 @@ impl Leases {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes leases for as long as the worker serves.
-    pub(crate) async fn run(&self, node: Arc<Node>) {
+    /// Writes leases for as long as the worker serves; `mounted` tells what is mounted or stacked now.
+    pub(crate) async fn run(&self, refs: &Refs, mounted: impl Fn() -> Result<BTreeSet<LayerId>, NodeError>) {
         if self.ttl.is_zero() {
             return tracing::info!("[store] lease is 0: what this node uses is not held in the store");
         }
         let (mut used, mut snapshots) = (Said::default(), Said::default());
         let mut told = false;
         loop {
-            let recent = self.lock().recent(Instant::now());
-            let wanted = mounted(&node).into_iter().chain(recent).collect();
-            let mut done = self.say(&node, &self.used, wanted, &mut used).await;
+            let mounted = match mounted() {
+                Ok(mounted) => mounted,
+                Err(error) => {
+                    // What was said lasts for a while; to say less now would let go of what is in use.
+                    tracing::warn!(error = error.report(), "what is mounted here cannot be read");
+                    tokio::time::sleep(AGAIN).await;
+                    continue;
+                }
+            };
+            let wanted = mounted.into_iter().chain(self.lock().recent(Instant::now())).collect();
+            let mut done = self.say(refs, &self.used, wanted, &mut used).await;
             let named = self.lock().snapshots.clone();
             if let (Ok(()), Some(named)) = (&done, named) {
-                done = self.say(&node, &self.snapshots, named, &mut snapshots).await;
+                done = self.say(refs, &self.snapshots, named, &mut snapshots).await;
             }
             let pause = match done {
                 Ok(()) => {
@@ -136,34 +142,26 @@ impl Leases {
     }
 
     /// Writes a lease if it lacks something, or is due to be renewed.
-    async fn say(&self, node: &Node, lease: &Lease, wanted: BTreeSet<LayerId>, said: &mut Said) -> Result<(), Error> {
+    async fn say(&self, refs: &Refs, lease: &Lease, wanted: BTreeSet<LayerId>, said: &mut Said) -> Result<(), Error> {
         let due = said.at.is_some_and(|at| at.elapsed() >= self.ttl / 4);
         if !due && wanted.is_subset(&said.layers) {
             return Ok(());
         }
         // What lies where nothing is mounted is no store to write to.
-        node.refs.check_format().await?;
+        refs.check_format().await?;
         let going = lease.replace(wanted.iter().map(layer_key)).await?;
         *said = Said { layers: wanted, at: Some(Instant::now()) };
         if !going.is_empty() {
             tracing::warn!(layers = going.len(), "a collector is about to delete layers that were just looked up");
             lease.settle().await?;
             for key in going {
-                if let Err(StoreError::NotFound { .. }) = node.refs.store().stat(&key).await {
+                if let Err(StoreError::NotFound { .. }) = refs.store().stat(&key).await {
                     tracing::error!(key, "the store has lost a layer that this node uses");
                 }
             }
         }
         Ok(())
     }
-}
-
-/// Layers that are mounted, in use, or part of a stack that was made here.
-fn mounted(node: &Node) -> BTreeSet<LayerId> {
-    let mounts = info::mounts().unwrap_or_default();
-    let shown = mounts.iter().filter_map(|mount| node.layers.layer_of(mount));
-    let stacked = stack::records(&node.config).into_iter().flat_map(|(_, record)| record.layers);
-    shown.chain(stacked).chain(node.reads.table().in_use()).collect()
 }
 
 /// Whether trying again soon is of no use.

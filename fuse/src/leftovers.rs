@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// Detaches all of it, newest first. For the holder, when no worker runs.
 pub(crate) fn clean(config: &Config) -> Result<(), Error> {
-    stack::forget_all(config);
+    stack::forget_all(config)?;
     let mounts = info::mounts().map_err(Error::system)?;
     for mount in mounts.iter().rev().filter(|m| is_ours(m, config)) {
         tracing::info!(target = %mount.target.display(), "unmounting");

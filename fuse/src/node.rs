@@ -6,17 +6,21 @@ use crate::holder::TAKEOVERS;
 use crate::layers::Layers;
 use crate::leases::Leases;
 use crate::metrics::Meters;
+use crate::mount::info;
 use crate::mount::mounter::Mounter;
 use crate::probe::{self, Feature};
 use crate::profile::Profiles;
 use crate::reads::Reads;
+use crate::stack;
 use crate::table::Table;
 use blobstore::cache::{self, Cache, PinNames};
 use blobstore::fetch::Fetcher;
+use blobstore::layer::LayerId;
 use blobstore::meter::Meter;
 use blobstore::refs::{Name, Refs, Stacks};
 use blobstore::store::{self, Store};
 use prometheus_client::registry::Registry;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,19 +60,12 @@ impl Node {
         meters.register(&mut registry);
         fetcher.meter().register(&mut registry);
         let probed = probe::probe(&config)?;
-        tracing::info!(form = probe::name(probed.form), "layers are mounted in this form");
+        tracing::info!(form = probed.form.name(), "layers are mounted in this form");
         let table = Arc::new(Table::open(&config.journal()).map_err(|e| Error::path(&config.journal(), e))?);
         let mounter = Mounter::new(std::env::current_exe().map_err(Error::system)?, config.deadline);
         let profiles = Arc::new(Profiles::new(&config, &fetcher, &meters)?);
-        let layers = Layers::new(
-            config.clone(),
-            fetcher.clone(),
-            Arc::clone(&profiles),
-            Arc::clone(&table),
-            mounter,
-            probed.form,
-            probed.overlay_options,
-        );
+        let layers =
+            Layers::new(config.clone(), fetcher.clone(), Arc::clone(&profiles), Arc::clone(&table), mounter, &probed);
         let reads = Reads::new(fetcher.clone(), table, Arc::clone(&profiles), meters.clone(), config.fetch.on_outage);
         let takeovers = std::env::var(TAKEOVERS).ok().and_then(|n| n.parse().ok()).unwrap_or(0);
         meters.takeovers(takeovers);
@@ -90,9 +87,27 @@ impl Node {
         };
         Ok((node, registry))
     }
-}
 
-impl Node {
+    /// The layers that are mounted, or still under a mount.
+    ///
+    /// # Errors
+    /// Where the list of mounts cannot be read: nothing may be taken for unused then.
+    pub(crate) fn in_use(&self) -> Result<BTreeSet<LayerId>, Error> {
+        let mounts = info::mounts().map_err(Error::system)?;
+        let mounted = mounts.iter().filter_map(|mount| self.layers.layer_of(mount));
+        Ok(mounted.chain(self.reads.table().in_use()).collect())
+    }
+
+    /// What the store must keep for what is mounted here: what is in use, and what stacks have, those that are being made
+    /// too.
+    ///
+    /// # Errors
+    /// As of [`Node::in_use`].
+    pub(crate) fn wanted(&self) -> Result<BTreeSet<LayerId>, Error> {
+        let stacked = stack::records(&self.config).into_iter().flat_map(|(_, record)| record.layers);
+        Ok(self.in_use()?.into_iter().chain(stacked).collect())
+    }
+
     /// What a reference stands for.
     pub(crate) async fn resolve(&self, name: &Name, deadline: Duration) -> Result<Stacks, Error> {
         let resolved = tokio::time::timeout(deadline, self.refs.resolve_stacks(name));
@@ -108,6 +123,5 @@ fn fetcher(config: &Config, store: Arc<dyn Store>) -> Result<Fetcher, Error> {
     limits.reserve = cache::Reserve::Percent(config.cache_reserve.into());
     limits.domain.clone_from(&config.cache_domain);
     let cache = Cache::open(&config.cache_dir, &limits, &meter);
-    let cache = cache.map_err(|e| Error::path(&config.cache_dir, std::io::Error::other(e)))?;
-    Ok(Fetcher::new(store, cache, config.fetch.clone(), meter))
+    Ok(Fetcher::new(store, cache.map_err(Error::cache)?, config.fetch.clone(), meter))
 }

@@ -49,7 +49,7 @@ pub(crate) fn probe(config: &Config) -> Result<Probed, Error> {
     for form in forms {
         let tried = scratch.try_form(*form);
         let detail = tried.as_ref().err().map_or_else(|| "works".to_owned(), ToString::to_string);
-        features.push(Feature { name: name(*form), present: tried.is_ok(), detail });
+        features.push(Feature { name: form.name(), present: tried.is_ok(), detail });
         if tried.is_ok() {
             chosen = Some(*form);
             break;
@@ -81,14 +81,6 @@ fn resend() -> Feature {
         false => format!("Linux {major}.{minor} is before 6.9: when a worker dies, its readers get EIO"),
     };
     Feature { name: "fuse-resend", present, detail }
-}
-
-pub(crate) fn name(form: ErofsForm) -> &'static str {
-    match form {
-        ErofsForm::FileDirect => "erofs-file-directio",
-        ErofsForm::File => "erofs-file",
-        ErofsForm::Loop => "erofs-loop",
-    }
 }
 
 /// An empty layer's two files and a mount point; gone when dropped.

@@ -142,7 +142,7 @@ impl control::Daemon for Service {
         stacks.iter().for_each(|stack| self.0.leases.looked_up(stack));
         let upper = (!upper.is_empty()).then(|| PathBuf::from(upper));
         let layers = self.mount_unless_abandoned(stacks, target.into(), upper).await.map_err(to_status)?;
-        let face = status::face(self.layers().form()).to_owned();
+        let face = self.layers().form().face().to_owned();
         Ok(Response::new(v1::MountReply { layers: layers.layers().iter().map(layer_out).collect(), face }))
     }
 

@@ -53,7 +53,7 @@ pub(crate) async fn mount(
     if let Err(error) = build(layers, &home, stack, root_of(stacks, stack), &record).await {
         // There was nothing at the target before: the mounter may have died between a mount and its answer.
         let half = Request::Unmount { target: target.to_owned(), detach: true };
-        if shows_a_stack(layers, target)
+        if info::mounts().is_ok_and(|mounts| shows_a_stack(layers, &mounts, target))
             && let Err(error) = layers.mounter().ask(&half).await
         {
             tracing::warn!(%error, target = %target.display(), "left behind");
@@ -65,9 +65,8 @@ pub(crate) async fn mount(
 }
 
 /// Whether what is mounted at `target` can be a stack's.
-fn shows_a_stack(layers: &Layers, target: &Path) -> bool {
-    let mounts = info::mounts().unwrap_or_default();
-    info::at(&mounts, target).is_some_and(|m| m.fs_type == "overlay" || layers.layer_of(m).is_some())
+fn shows_a_stack(layers: &Layers, mounts: &[MountLine], target: &Path) -> bool {
+    info::at(mounts, target).is_some_and(|m| m.fs_type == "overlay" || layers.layer_of(m).is_some())
 }
 
 /// Which layer's root the merged root is to be like, where it is written: the topmost one of the lowest stack. What
@@ -142,7 +141,7 @@ pub(crate) async fn unmount(layers: &Layers, config: &Config, target: &Path) -> 
     }
     // A stranger's mount may stand where ours stood.
     let mounts = info::mounts().map_err(Error::system)?;
-    let foreign = info::at(&mounts, target).is_some() && !shows_a_stack(layers, target);
+    let foreign = info::at(&mounts, target).is_some() && !shows_a_stack(layers, &mounts, target);
     if !foreign {
         let request = Request::Unmount { target: target.to_owned(), detach: false };
         layers.mounter().ask(&request).await.map_err(|e| Error::unmount(target, e))?;
@@ -155,7 +154,10 @@ pub(crate) async fn unmount(layers: &Layers, config: &Config, target: &Path) -> 
 
 /// Unmounts the layers of a stack and forgets it. What is still in use below an overlay lives on there.
 async fn take_down(layers: &Layers, home: &Path) {
-    let mounts = info::mounts().unwrap_or_default();
+    let mounts = match info::mounts() {
+        Ok(mounts) => mounts,
+        Err(error) => return tracing::warn!(%error, home = %home.display(), "left behind"),
+    };
     for target in below(&mounts, home) {
         if let Err(error) = layers.mounter().ask(&Request::Unmount { target, detach: true }).await {
             tracing::warn!(%error, home = %home.display(), "left behind");
@@ -182,8 +184,13 @@ fn remove_home(home: &Path) {
 /// Takes down what a worker that died left half made or half unmade: directories of stacks that nothing shows. Only for
 /// a worker's start, when no stack is being made.
 pub(crate) async fn take_down_halves(layers: &Layers, config: &Config) {
+    // Without the list of mounts, whole ones would pass for halves.
+    let mounts = match info::mounts() {
+        Ok(mounts) => mounts,
+        Err(error) => return tracing::warn!(%error, "what a worker that died left of stacks is not looked for"),
+    };
     for home in homes(config) {
-        if !read_record(&home).is_some_and(|record| shows_a_stack(layers, &record.target)) {
+        if !read_record(&home).is_some_and(|record| shows_a_stack(layers, &mounts, &record.target)) {
             tracing::info!(home = %home.display(), "taking down what a worker that died left of a stack");
             take_down(layers, &home).await;
         }
@@ -206,8 +213,8 @@ pub(crate) fn records(config: &Config) -> Vec<(PathBuf, Record)> {
 
 /// After a daemon was killed: detaches every stack's mounts, whoever uses them, and forgets them. The holder's work, when
 /// no worker runs.
-pub(crate) fn forget_all(config: &Config) {
-    let mounts = info::mounts().unwrap_or_default();
+pub(crate) fn forget_all(config: &Config) -> Result<(), Error> {
+    let mounts = info::mounts().map_err(Error::system)?;
     for home in homes(config) {
         let shown = read_record(&home)
             .and_then(|record| info::at(&mounts, &record.target).filter(|m| m.fs_type == "overlay"))
@@ -217,6 +224,7 @@ pub(crate) fn forget_all(config: &Config) {
         }
         remove_home(&home);
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! `lamina status`: what runs here, gathered at the moment it is asked.
 
 use crate::mount::info;
-use crate::mount::request::ErofsForm;
 use crate::node::Node;
 use crate::stack;
 use control::v1;
@@ -10,14 +9,6 @@ use std::time::Duration;
 
 /// A store that does not answer in this time is reported as not answering.
 const STORE_PATIENCE: Duration = Duration::from_secs(2);
-
-/// The name of a form of the kernel face.
-pub(crate) fn face(form: ErofsForm) -> &'static str {
-    match form {
-        ErofsForm::FileDirect | ErofsForm::File => "file",
-        ErofsForm::Loop => "loop",
-    }
-}
 
 pub(crate) async fn report(node: &Node) -> v1::StatusReply {
     let features = node.features.iter().map(|f| v1::Feature {
@@ -30,7 +21,7 @@ pub(crate) async fn report(node: &Node) -> v1::StatusReply {
         pid: std::process::id(),
         holder_pid: rustix::process::getppid().map_or(0, |p| p.as_raw_nonzero().get().unsigned_abs()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        face: face(node.layers.form()).to_owned(),
+        face: node.layers.form().face().to_owned(),
         features: features.collect(),
         mounts: mounts(node),
         store: node.config.store.clone(),

@@ -3,7 +3,8 @@
 //! Node ids outlive a worker: the kernel knows devices by them. So the table is a journal on the run directory's file
 //! system, written before the kernel hears of a change, and read again by the successor, which may be another build: its
 //! first line is its version, and one that is not known is an error, so that the connection is begun anew. It need not
-//! survive a reboot, for the connection does not either: no fsync.
+//! survive a reboot, for the connection does not either: no fsync. It gets a line for each open and each release, and is
+//! written anew once it has become long.
 
 use blobstore::fetch::Layer;
 use blobstore::layer::LayerId;
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Node id of the directory that holds the devices.
@@ -20,6 +21,9 @@ pub(crate) const ROOT: u64 = 1;
 
 /// Version of the journal. A build that writes what this one would misread writes a higher one.
 const VERSION: u32 = 1;
+
+/// A journal that has grown by so many bytes is written anew: with some ten thousand opens and releases less.
+const LONG: u64 = 1 << 20;
 
 /// What is known of a device without looking into its layer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -139,7 +143,27 @@ impl State {
     fn record(&mut self, record: Record) -> io::Result<()> {
         self.journal.write(&record)?;
         self.replay(record);
+        if self.journal.is_long() {
+            self.begin_anew();
+        }
         Ok(())
+    }
+
+    /// Puts a journal of what still counts in the place of the one that has grown long. Where that fails, that one goes on.
+    fn begin_anew(&mut self) {
+        let mut slots: Vec<&Slot> = self.slots.values().collect();
+        slots.sort_by_key(|slot| slot.device.node);
+        let of = |slot: &&Slot| {
+            let opens = std::iter::repeat_n(slot.device.node, usize::try_from(slot.opens).unwrap_or(usize::MAX));
+            std::iter::once(Record::Device(slot.device.clone())).chain(opens.map(Record::Opened))
+        };
+        match Journal::replace(&self.journal.path, slots.iter().flat_map(of)) {
+            Ok(journal) => self.journal = journal,
+            Err(error) => {
+                tracing::warn!(path = %self.journal.path.display(), %error, "the journal of devices cannot be written anew");
+                self.journal.begun = self.journal.length;
+            }
+        }
     }
 
     fn add(&mut self, device: Device) {
@@ -173,9 +197,12 @@ impl State {
 /// The file: whole lines only, one record each.
 #[derive(Debug)]
 struct Journal {
+    path: PathBuf,
     file: File,
     /// Bytes of the whole lines.
     length: u64,
+    /// How many there were when it was opened or written anew.
+    begun: u64,
 }
 
 impl Journal {
@@ -187,7 +214,7 @@ impl Journal {
         file.read_to_end(&mut old)?;
         let whole = old.iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1);
         file.set_len(whole as u64)?;
-        let mut journal = Self { file, length: whole as u64 };
+        let mut journal = Self { path: path.to_owned(), file, length: whole as u64, begun: whole as u64 };
         let lines = old[..whole].split_inclusive(|b| *b == b'\n');
         let records: Vec<Record> =
             lines.map(serde_json::from_slice).collect::<Result<_, _>>().map_err(io::Error::other)?;
@@ -199,6 +226,23 @@ impl Journal {
             }
         }
         Ok((journal, records))
+    }
+
+    /// Writes another one beside it, and lets it take its place: a worker that dies meanwhile leaves one of the two.
+    fn replace(path: &Path, records: impl Iterator<Item = Record>) -> io::Result<Self> {
+        let new = path.with_extension("new");
+        let _ = std::fs::remove_file(&new);
+        let file = File::options().append(true).create_new(true).open(&new)?;
+        let mut journal = Self { path: path.to_owned(), file, length: 0, begun: 0 };
+        let written = std::iter::once(Record::Version(VERSION)).chain(records).try_for_each(|r| journal.write(&r));
+        written.and_then(|()| std::fs::rename(&new, path)).inspect_err(|_| drop(std::fs::remove_file(&new)))?;
+        journal.begun = journal.length;
+        Ok(journal)
+    }
+
+    /// Whether it has become much longer than it was.
+    fn is_long(&self) -> bool {
+        self.length - self.begun >= LONG.max(self.begun)
     }
 
     fn write(&mut self, record: &Record) -> io::Result<()> {
@@ -251,6 +295,26 @@ mod tests {
         assert!(table.in_use().is_empty());
         table.opened(2).unwrap();
         assert_eq!(Table::open(&path).unwrap().in_use(), [device(2).entry.layer]);
+    }
+
+    #[test]
+    fn a_journal_that_has_become_long_is_written_anew_and_says_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("devices.journal");
+        let table = Table::open(&path).unwrap();
+        (2..5).for_each(|node| add(&table, node));
+        (0..2).for_each(|_| table.opened(4).unwrap());
+        for _ in 0..LONG / 30 {
+            table.opened(3).unwrap();
+            table.released(3).unwrap();
+        }
+        assert!(path.metadata().unwrap().len() < LONG, "{}", path.metadata().unwrap().len());
+        table.released(4).unwrap();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+        let table = Table::open(&path).unwrap();
+        assert_eq!(table.in_use(), [device(4).entry.layer], "one handle is left");
+        assert_eq!(table.devices().iter().map(|d| d.node).collect::<Vec<_>>(), [2, 3, 4]);
+        assert_eq!(table.lock().next, 5);
     }
 
     #[test]

@@ -42,8 +42,8 @@ async fn serve(config: Config) -> Result<(), Error> {
         let listener = metrics::listen(address).await?;
         tokio::spawn(metrics::serve(listener, Arc::new(registry)));
     }
-    let holder = Arc::clone(&node);
-    tokio::spawn(async move { holder.leases.run(Arc::clone(&holder)).await });
+    let leasing = Arc::clone(&node);
+    tokio::spawn(async move { leasing.leases.run(&leasing.refs, || leasing.wanted()).await });
     let listener = bind(&node.config.socket())?;
     let server = tonic::transport::Server::builder()
         .add_service(control::DaemonServer::new(Service(Arc::clone(&node))))

@@ -5,7 +5,7 @@
 //! may name tags and layers; not files or images, which would let a pod's annotation read what it should not.
 
 use crate::error::{Error, Result};
-use crate::record::Labels;
+use crate::record::{Labels, is_hash};
 use crate::transitions::TARGET;
 
 /// Names the workspace.
@@ -39,15 +39,14 @@ fn is_unpack(key: &str) -> bool {
 }
 
 fn reference(text: &str) -> Result<String> {
-    let is_layer = |id: &str| id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     let is_tag = |tag: &str| {
         let (kind, rest) = tag.split_once('/').unwrap_or_default();
         matches!(kind, "base" | "workspace" | "toolkit") && rest.contains(':')
     };
     let reference = match (text.strip_prefix("layer:"), text.strip_prefix("tag:")) {
-        (Some(id), _) if is_layer(id) => text.to_owned(),
+        (Some(id), _) if is_hash(id) => text.to_owned(),
         (_, Some(tag)) if is_tag(tag) => text.to_owned(),
-        (None, None) if is_layer(text) => format!("layer:{text}"),
+        (None, None) if is_hash(text) => format!("layer:{text}"),
         (None, None) if is_tag(text) => format!("tag:{text}"),
         _ => {
             let forms = "tag:KIND/NAME:VERSION or layer:ID";

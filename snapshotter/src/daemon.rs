@@ -3,7 +3,7 @@
 //! laminad may be absent at any time, and come back. Nothing here decides what that means: [`Failure`] says which of
 //! the three ways it went wrong, and the callers choose.
 
-use crate::record::Layer;
+use crate::record::{Layer, is_hash};
 use control::v1;
 use std::path::Path;
 use std::time::Duration;
@@ -128,7 +128,7 @@ fn failure(status: &Status) -> Failure {
 
 fn checked(reference: &str, layer: v1::Layer) -> Result<Layer, Failure> {
     let v1::Layer { id, head, size, format, generation, root_opaque } = layer;
-    if id.len() != 64 || !id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+    if !is_hash(&id) {
         return Err(Failure::Failed(format!("it resolved {reference} to a malformed layer id {id:?}")));
     }
     Ok(Layer { id, head, size, format, generation, root_opaque })

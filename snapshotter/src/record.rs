@@ -84,6 +84,11 @@ pub(crate) struct Record {
     pub(crate) usage: Usage,
 }
 
+/// Whether a text is what a layer's id is, and what follows `sha256:`: 64 lower-case hex digits.
+pub(crate) fn is_hash(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
 impl Record {
     pub(crate) fn encode(&self) -> Result<Vec<u8>> {
         serde_json::to_vec(self).context(|| "cannot encode a snapshot's record".into())

@@ -5,7 +5,7 @@
 //! did not answer in time, nothing is asked for as long. Every "no" means an ordinary unpack: slower, never wrong.
 
 use crate::daemon::{Daemon, Failure};
-use crate::record::Layer;
+use crate::record::{Layer, is_hash};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -91,6 +91,5 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// The label comes from a client: nothing but a digest is passed on as a reference.
 fn is_chain_id(text: &str) -> bool {
-    let hex = text.strip_prefix("sha256:").unwrap_or_default();
-    hex.len() == 64 && hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    text.strip_prefix("sha256:").is_some_and(is_hash)
 }

@@ -38,8 +38,8 @@ impl Chunks {
     /// Pins chunks (hash and stored length) under a layer's id, besides those that are already pinned under it.
     ///
     /// Gives the chunks that are not here, or were wrong. Where there are none, the pin is durable. Else what was durable
-    /// stays so, and the others are held, and the missing ones as they come, until this is called again (or the process ends): the caller fetches
-    /// them, puts them and waits with [`Chunks::flush`]. Reads every chunk.
+    /// stays so, and the others are held, and the missing ones as they come, until this is called again (or the process
+    /// ends): the caller fetches them, puts them and waits with [`Chunks::flush`]. Reads every chunk.
     ///
     /// # Errors
     /// [`CacheError::Pinned`] when all pins together would take more than 2/5 of the quota; nothing has changed then.

@@ -276,8 +276,9 @@ impl Map {
         }
     }
 
-    /// The segment that is dropped next, marked so (those that are marked already are passed over): the oldest young one while these have more than `young` bytes, else
-    /// the oldest kept one. Never one that is pinned by more than half: it would be written again for little.
+    /// The segment that is dropped next, marked so (those that are marked already are passed over): the oldest young one
+    /// while these have more than `young` bytes, else the oldest kept one. Never one that is pinned by more than half: it
+    /// would be written again for little.
     pub(super) fn leave(&mut self, young: u64) -> Option<Leaving> {
         let lengths: Vec<u64> = self.segments.values().filter(|e| e.kind == Kind::Young).map(|e| e.length).collect();
         // The only young segment is the one that is being written.

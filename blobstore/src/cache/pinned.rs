@@ -1,7 +1,7 @@
 //! Which chunks are pinned, by which pins, and how much they take. In memory; setting a pin takes time by what that pin has
 //! and had, however many others there are.
 
-use super::pins::Chunks;
+use super::pins::Lengths;
 use super::segment::{HEADER, Hash};
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,14 +9,14 @@ use std::collections::{BTreeMap, HashMap};
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Pin {
     /// What was acknowledged: the disk has it too.
-    pub(super) durable: Option<Chunks>,
+    pub(super) durable: Option<Lengths>,
     /// What is held besides until it is.
-    pub(super) held: Chunks,
+    pub(super) held: Lengths,
 }
 
 impl Pin {
     /// All its chunks.
-    pub(super) fn all(&self) -> Chunks {
+    pub(super) fn all(&self) -> Lengths {
         self.durable.iter().flatten().chain(&self.held).map(|(name, length)| (*name, *length)).collect()
     }
 }
@@ -64,7 +64,7 @@ impl Pinned {
     }
 
     /// Bytes that these would take besides.
-    pub(super) fn more(&self, chunks: &Chunks) -> u64 {
+    pub(super) fn more(&self, chunks: &Lengths) -> u64 {
         chunks.iter().filter(|(name, _)| !self.has(name)).map(|(_, length)| HEADER + u64::from(*length)).sum()
     }
 
@@ -130,8 +130,8 @@ mod tests {
                     Some(pin) => pins.insert(n, pin),
                     None => pins.remove(&n),
                 });
-                let all: Chunks = pins.values().flat_map(Pin::all).collect();
-                let durable: Chunks = pins.values().filter_map(|pin| pin.durable.clone()).flatten().collect();
+                let all: Lengths = pins.values().flat_map(Pin::all).collect();
+                let durable: Lengths = pins.values().filter_map(|pin| pin.durable.clone()).flatten().collect();
                 for n in 0..12 {
                     prop_assert_eq!(pinned.has(&name(n)), all.contains_key(&name(n)));
                     prop_assert_eq!(pinned.durably(&name(n)), durable.contains_key(&name(n)));

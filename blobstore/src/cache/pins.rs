@@ -18,14 +18,14 @@ const ENTRY: usize = 36;
 const UNFINISHED: &str = "unfinished.pin";
 
 /// Names and lengths of chunks.
-pub(super) type Chunks = BTreeMap<Hash, u32>;
+pub(super) type Lengths = BTreeMap<Hash, u32>;
 
 fn file_name(name: &Hash) -> String {
     format!("{}.pin", blake3::Hash::from_bytes(*name).to_hex())
 }
 
 /// Makes a pin durable; one of that name is replaced.
-pub(super) fn write(disk: &dyn Disk, name: &Hash, chunks: &Chunks) -> io::Result<()> {
+pub(super) fn write(disk: &dyn Disk, name: &Hash, chunks: &Lengths) -> io::Result<()> {
     let mut bytes = Vec::with_capacity(chunks.len() * ENTRY + 40);
     for (hash, length) in chunks {
         bytes.extend_from_slice(hash);
@@ -52,7 +52,7 @@ pub(super) fn remove(disk: &dyn Disk, name: &Hash) -> io::Result<()> {
 }
 
 /// All pins that can be read, and why others could not. What a crash left of others is removed, and so is what was damaged.
-pub(super) fn load(disk: &dyn Disk) -> (Vec<(Hash, Chunks)>, Option<io::Error>) {
+pub(super) fn load(disk: &dyn Disk) -> (Vec<(Hash, Lengths)>, Option<io::Error>) {
     let (mut pins, mut failed) = (Vec::new(), None);
     let names = disk.names().unwrap_or_else(|error| {
         failed = Some(error);
@@ -82,14 +82,14 @@ fn parse_name(file: &str) -> Option<Hash> {
     blake3::Hash::from_hex(file.strip_suffix(".pin")?).ok().map(|name| *name.as_bytes())
 }
 
-fn read(disk: &dyn Disk, file: &str) -> io::Result<Option<Chunks>> {
+fn read(disk: &dyn Disk, file: &str) -> io::Result<Option<Lengths>> {
     let file = disk.open(file)?;
     let mut bytes = vec![0; usize::try_from(file.len()?).map_err(|_| io::ErrorKind::InvalidData)?];
     file.read_at(&mut bytes, 0)?;
     Ok(parse(&bytes))
 }
 
-fn parse(bytes: &[u8]) -> Option<Chunks> {
+fn parse(bytes: &[u8]) -> Option<Lengths> {
     let (entries, trailer) = bytes.split_at_checked(bytes.len().checked_sub(40)?)?;
     let whole = trailer.starts_with(blake3::hash(entries).as_bytes()) && trailer.ends_with(&MAGIC);
     if !whole || !entries.len().is_multiple_of(ENTRY) {

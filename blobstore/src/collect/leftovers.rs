@@ -3,8 +3,7 @@
 
 use super::error::Result;
 use super::lease::Held;
-use super::reach::layer_of;
-use crate::refs::series;
+use crate::refs::{layer_of, series};
 use crate::store::{Listed, Store};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};

@@ -36,7 +36,7 @@ mod weak;
 
 pub use error::{Error, Result};
 pub use lease::{Lease, TTL_MAX, WRITER_TTL};
-pub use process::node_name;
+pub use process::holder_name;
 pub use publish::Held;
 pub use report::{Fate, Report, Step, Sum, Unneeded};
 pub use run::{Options, collect};

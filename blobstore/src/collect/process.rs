@@ -53,9 +53,10 @@ pub(super) fn random() -> u64 {
     std::hash::RandomState::new().build_hasher().finish()
 }
 
-/// A name for this node that no other has: not another machine, not one that was copied, not another daemon here. `place` is
-/// what tells apart those of one machine. It is another one after a reboot; leases of the old name end.
-pub fn node_name(place: &str) -> String {
+/// The name of a holder on this node that no other has: not another machine, not one that was copied, not another daemon here.
+/// `place` is what tells apart those of one machine. It is another one after a reboot; leases of the old name end. (Who
+/// writes profiles keeps its name: [`crate::profile::node_name`].)
+pub fn holder_name(place: &str) -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_else(|_| random().to_string());
     let hash = blake3::hash(format!("{} {boot} {place}", host()).as_bytes());
     format!("{}-{}", host(), hash.to_hex().split_at(16).0)

@@ -6,9 +6,8 @@
 
 use super::error::{Error, Result};
 use super::lease::Lease;
-use super::reach::layer_of;
 use crate::layer::LayerId;
-use crate::refs::{Chain, ChainLayer, Digest, Refs, layer_key};
+use crate::refs::{Chain, ChainLayer, Digest, Refs, layer_key, layer_of};
 use crate::store::StoreError;
 use std::collections::BTreeSet;
 

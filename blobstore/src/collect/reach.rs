@@ -7,7 +7,6 @@
 //! What cannot be read stops the collector: nobody can tell what it reaches.
 
 use super::error::Result;
-use crate::layer::LayerId;
 use crate::refs::{Digest, Image, ManifestDoc, Refs, Stack, Tag, blob_key, layer_key};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use serde_json::Value;
@@ -106,12 +105,6 @@ fn layer_keys<'a>(stacks: impl IntoIterator<Item = Option<&'a Stack>>) -> Vec<St
 
 /// The digest that a manifest or blob is kept under.
 fn digest_of(key: &str) -> Option<Digest> {
-    let hex = key.strip_prefix("manifests/sha256/").or_else(|| key.strip_prefix("blobs/sha256/"))?;
-    format!("sha256:{hex}").parse().ok()
-}
-
-/// The layer whose file has this key.
-pub(super) fn layer_of(key: &str) -> Option<LayerId> {
-    let layer: LayerId = key.rsplit('/').next()?.parse().ok()?;
-    (layer_key(&layer) == key).then_some(layer)
+    let kept = ["manifests/", "blobs/"].iter().any(|prefix| key.starts_with(prefix));
+    kept.then(|| Digest::of_key(key)).flatten()
 }

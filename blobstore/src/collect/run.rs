@@ -3,12 +3,12 @@
 use super::clock::{Clock, Machine};
 use super::error::{Error, Result};
 use super::lease::{self, Held};
-use super::reach::{Reach, held_reach, layer_of, reach};
+use super::reach::{Reach, held_reach, reach};
 use super::report::{Fate, Report, Step, Unneeded};
 use super::sweep::Sweep;
 use super::weak::Weak;
 use super::{leftovers, mark, process};
-use crate::refs::{Digest, Refs};
+use crate::refs::{Digest, Refs, layer_of};
 use crate::store::{Listed, Store};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use std::collections::{BTreeMap, BTreeSet};

@@ -3,9 +3,8 @@
 //! there. One that cannot be read stays, with a warning: a later build may have written it.
 
 use super::error::Result;
-use super::reach::layer_of;
 use crate::layer::LayerId;
-use crate::refs::{self, Chain, Diff, Digest, LayerDigest, Refs, layer_key};
+use crate::refs::{self, Chain, Diff, Digest, LayerDigest, Refs, layer_key, layer_of};
 use crate::store::StoreError;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use std::collections::BTreeSet;
@@ -19,7 +18,7 @@ pub(super) struct Weak<'a> {
 }
 
 /// What is to become of one, of those of which something is.
-enum Fate<T> {
+enum Loosened<T> {
     Removed(T),
     Changed(T),
 }
@@ -43,25 +42,25 @@ impl<'a> Weak<'a> {
         fates.sort_by_key(|(_, layers)| usize::MAX - layers);
         for (fate, _) in &fates {
             match fate {
-                Fate::Removed(chain_id) => self.refs.store().delete(&Chain::key(chain_id)).await?,
-                Fate::Changed(chain_id) => self.refs.drop_collapsed(chain_id).await?,
+                Loosened::Removed(chain_id) => self.refs.store().delete(&Chain::key(chain_id)).await?,
+                Loosened::Changed(chain_id) => self.refs.drop_collapsed(chain_id).await?,
             }
         }
         Ok(fates.len())
     }
 
     /// What is to become of a chain reference, and how many layers its stack has.
-    async fn chain(&self, chain_id: Digest) -> Result<Option<(Fate<Digest>, usize)>> {
+    async fn chain(&self, chain_id: Digest) -> Result<Option<(Loosened<Digest>, usize)>> {
         let Some(chain) = readable(&Chain::key(&chain_id), self.refs.stored_chain(&chain_id).await)? else {
             return Ok(None);
         };
         let layers: Vec<LayerId> = chain.stack.layers().iter().map(|entry| entry.layer).collect();
         if !self.gone(&layers).await?.is_empty() {
-            return Ok(Some((Fate::Removed(chain_id), layers.len())));
+            return Ok(Some((Loosened::Removed(chain_id), layers.len())));
         }
         let collapsed: Vec<LayerId> = chain.collapsed.iter().flatten().map(|entry| entry.layer).collect();
         let changed = !self.gone(&collapsed).await?.is_empty();
-        Ok(changed.then_some((Fate::Changed(chain_id), layers.len())))
+        Ok(changed.then_some((Loosened::Changed(chain_id), layers.len())))
     }
 
     async fn diffs(&self) -> Result<usize> {
@@ -70,22 +69,22 @@ impl<'a> Weak<'a> {
         let fates: Vec<_> = fates.try_collect::<Vec<_>>().await?.into_iter().flatten().collect();
         for (fate, gone) in &fates {
             match fate {
-                Fate::Removed(diff_id) => self.refs.store().delete(&Diff::key(diff_id)).await?,
-                Fate::Changed(diff_id) => self.refs.drop_candidates(diff_id, gone).await?,
+                Loosened::Removed(diff_id) => self.refs.store().delete(&Diff::key(diff_id)).await?,
+                Loosened::Changed(diff_id) => self.refs.drop_candidates(diff_id, gone).await?,
             }
         }
         Ok(fates.len())
     }
 
-    async fn diff(&self, diff_id: Digest) -> Result<Option<(Fate<Digest>, BTreeSet<LayerId>)>> {
+    async fn diff(&self, diff_id: Digest) -> Result<Option<(Loosened<Digest>, BTreeSet<LayerId>)>> {
         let Some(named) = readable(&Diff::key(&diff_id), self.refs.candidate_layers(&diff_id).await)? else {
             return Ok(None);
         };
         let gone = self.gone(&named).await?;
         Ok(match named.iter().filter(|layer| gone.contains(layer)).count() {
             0 => None,
-            n if n == named.len() => Some((Fate::Removed(diff_id), gone)),
-            _ => Some((Fate::Changed(diff_id), gone)),
+            n if n == named.len() => Some((Loosened::Removed(diff_id), gone)),
+            _ => Some((Loosened::Changed(diff_id), gone)),
         })
     }
 
@@ -142,6 +141,5 @@ fn readable<T>(key: &str, read: refs::Result<Option<T>>) -> Result<Option<T>> {
 /// The digests that references below a prefix are of.
 async fn digests(refs: &Refs, prefix: &str) -> Result<Vec<Digest>> {
     let keys = refs.store().list(prefix).await?;
-    let hex = keys.iter().filter_map(|key| key.rsplit('/').next());
-    Ok(hex.filter_map(|hex| format!("sha256:{hex}").parse().ok()).collect())
+    Ok(keys.iter().filter_map(|key| Digest::of_key(key)).collect())
 }

@@ -12,21 +12,21 @@ use std::sync::{Arc, PoisonError};
 #[derive(Debug, Default)]
 pub(super) struct Begun(AtomicU64);
 
-/// A part of them.
-pub(super) struct Share {
+/// A part of them, for as long as it lives.
+pub(super) struct Claim {
     begun: Arc<Begun>,
     bytes: u64,
 }
 
 impl Begun {
-    /// Counts these bytes until the share is dropped.
-    pub(super) fn share(self: &Arc<Self>, bytes: u64) -> Share {
+    /// Counts these bytes until the claim is dropped.
+    pub(super) fn claim(self: &Arc<Self>, bytes: u64) -> Claim {
         self.0.fetch_add(bytes, Relaxed);
-        Share { begun: self.clone(), bytes }
+        Claim { begun: self.clone(), bytes }
     }
 }
 
-impl Drop for Share {
+impl Drop for Claim {
     fn drop(&mut self) {
         self.begun.0.fetch_sub(self.bytes, Relaxed);
     }

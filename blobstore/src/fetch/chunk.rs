@@ -4,17 +4,16 @@
 //! needs is asked for together, with what is to be fetched ahead of the next reads, so that neighbours become one
 //! request. A flight that was begun ahead becomes a need when a reader joins it.
 
+use super::ahead::Claim;
 use super::decoded::{Key, key};
 use super::dispatch::{Ask, Share, Wish};
 use super::error::{Again, Failure, FetchError, FetchKind};
 use super::flight::{Joined, Landing, wait};
 use super::queue::Place;
-use super::request::Piece;
 use super::retry::{Task, within};
 use super::watch::Cause;
-use super::{Brought, Fetched, Fetcher, Inner, Layer, OnOutage};
-use crate::cache::Chunks;
-use crate::layer::{ChunkEntry, Located};
+use super::{Brought, Fetched, Fetcher, Layer, OnOutage};
+use crate::layer::Located;
 use crate::meter::Source;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -123,8 +122,8 @@ impl Fetcher {
         let place = wish.place;
         // What stays as it is stored takes nothing of the room for decoded chunks.
         let decoded = if cause == Cause::Readahead { located.entry.data_len } else { 0 };
-        let share = self.inner.ahead.share(decoded.into());
-        asks.extend(self.start(layer, located, task, wish, landing, Some(share)));
+        let claim = self.inner.ahead.claim(decoded.into());
+        asks.extend(self.start(layer, located, task, wish, landing, Some(claim)));
         Some((place, receiver))
     }
 
@@ -137,7 +136,7 @@ impl Fetcher {
         task: Task,
         wish: Arc<Wish>,
         landing: Landing<Key, Fetched, Arc<Wish>>,
-        ahead: Option<super::ahead::Share>,
+        ahead: Option<Claim>,
     ) -> Option<Ask> {
         let (ask, answer) = match self.inner.may_be_cached(&located) {
             true => (None, None),
@@ -252,108 +251,10 @@ impl Fetcher {
     }
 }
 
-impl Inner {
-    /// A chunk that is here after all. For a list that is enough, without decompressing it; what was to be in the cache must be
-    /// there.
-    fn found(&self, layer: &Layer, located: &Located, wish: &Wish) -> Option<(Brought, Source)> {
-        match wish.may_stay_stored() {
-            true => self.take_stored(layer, located).map(|stored| (Brought::Stored(stored), Source::Cache)),
-            false => {
-                let (content, source) = self.local(layer, located, Chunks::get)?;
-                Some((Brought::Content(content), source))
-            }
-        }
-    }
-
-    /// Keeps what came in memory, unless it came for the cache only and still does.
-    fn keep(&self, entry: &ChunkEntry, wish: &Wish, piece: &Piece) -> Brought {
-        // Asked once: a reader may join at any moment.
-        let unread = !wish.needed.load(Relaxed);
-        let kept = !unread || wish.cause != Cause::Fill;
-        if unread && kept {
-            self.meter.prefetched(entry.stored_len.into());
-        }
-        match &piece.content {
-            Some(content) => {
-                if kept {
-                    self.decoded.put(key(entry), content.clone(), unread);
-                }
-                Brought::Content(content.clone())
-            }
-            None => {
-                if kept {
-                    self.stored.put(key(entry), &piece.stored);
-                }
-                Brought::Stored(piece.stored.clone())
-            }
-        }
-    }
-}
-
 fn is_past(deadline: Option<Instant>) -> bool {
     deadline.is_some_and(|deadline| Instant::now() >= deadline)
 }
 
 fn wish(layer: &Layer, located: &Located, cause: Cause) -> Arc<Wish> {
     Wish::new(Place { layer: layer.id, chunk: located.chunk }, cause)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::Options;
-    use super::*;
-    use crate::cache::{self, Cache};
-    use crate::layer::{self, Flags, Front, Index, Writer};
-    use crate::meter::Meter;
-    use crate::store::FileStore;
-    use bytes::Bytes;
-    use std::os::unix::fs::FileExt;
-
-    const CHUNK: usize = 16 << 10;
-
-    /// A layer of one chunk, and the chunk as it is stored.
-    fn layer() -> (Layer, Located, Bytes) {
-        let file = tempfile::tempfile().unwrap();
-        let front = Front { metadata: &[1; 4096], flags: Flags::empty(), sections: &[], chunks: 1 };
-        let options = layer::Options { level: 1, threads: 1 };
-        let mut writer = Writer::new(&options, &front, file.try_clone().unwrap()).unwrap();
-        writer.push(vec![7; CHUNK]).unwrap();
-        writer.finish().unwrap();
-        let layer = Layer::new(Arc::new(Index::of_file(&file).unwrap()));
-        let located = layer.index.chunk_at(0).unwrap();
-        let mut stored = vec![0; located.entry.stored_len as usize];
-        file.read_exact_at(&mut stored, located.file_offset).unwrap();
-        (layer, located, stored.into())
-    }
-
-    #[test]
-    fn what_a_list_finds_in_the_cache_is_verified_and_stays_as_it_is_stored() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = Arc::new(FileStore::new(dir.path().join("store")));
-        let meter = Meter::new("");
-        let cache = Cache::open(&dir.path().join("cache"), &cache::Options::new(64 << 20), &meter).unwrap();
-        let fetcher = Fetcher::new(store, cache, Options::default(), meter);
-        let (layer, located, stored) = layer();
-        let put = |stored: Bytes| {
-            fetcher.chunks().unwrap().put(located.entry.hash, stored);
-            fetcher.chunks().unwrap().flush();
-        };
-        let found = |cause| fetcher.inner.found(&layer, &located, &wish(&layer, &located, cause));
-        for cause in [Cause::Prefetch, Cause::Fill] {
-            let mut wrong = stored.to_vec();
-            wrong[9] ^= 1;
-            put(wrong.into());
-            assert!(found(cause).is_none() && !fetcher.inner.is_cached(&located), "{cause:?}: it is forgotten");
-            put(stored.clone());
-            let here = found(cause);
-            assert!(matches!(&here, Some((Brought::Stored(bytes), Source::Cache)) if *bytes == stored), "{here:?}");
-            assert_eq!(fetcher.decoded_bytes(), 0);
-            fetcher.chunks().unwrap().evict([located.entry.hash]);
-        }
-        put(stored);
-        assert!(matches!(found(Cause::Read), Some((Brought::Content(_), Source::Cache))));
-        // What is in memory is not in the cache for that.
-        fetcher.chunks().unwrap().evict([located.entry.hash]);
-        assert!(found(Cause::Read).is_some() && found(Cause::Fill).is_none());
-    }
 }

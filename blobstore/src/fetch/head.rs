@@ -71,13 +71,13 @@ impl Fetcher {
 
     async fn open_once(&self, entry: &StackEntry, task: Task, prepare: Arc<Prepare>) -> Result<OpenHead, FetchError> {
         let (heads, layer) = (self.inner.heads.clone(), entry.layer);
-        if let Some(head) = self.local(&task, move || heads.get(&layer).map_err(local_failure)).await? {
+        if let Some(head) = self.off_thread(&task, move || heads.get(&layer).map_err(local_failure)).await? {
             return Ok(head.into());
         }
         let Head { index, mut metadata } =
             self.attempts(task, || true, |attempt| self.clone().head_once(entry.clone(), attempt)).await?;
         let fetcher = self.clone();
-        let head = self.local(&task, move || {
+        let head = self.off_thread(&task, move || {
             prepare(&mut metadata, &index).map_err(|e| Failure::new(FetchKind::Refused, e))?;
             fetcher.keep(&metadata, &index).map_err(local_failure)
         });
@@ -131,7 +131,7 @@ impl Fetcher {
     }
 
     /// Runs work on the disk where it may take its time.
-    async fn local<T: Send + 'static>(
+    async fn off_thread<T: Send + 'static>(
         &self,
         task: &Task,
         work: impl FnOnce() -> Result<T, Failure> + Send + 'static,

@@ -1,14 +1,16 @@
 //! A chunk: from memory, the local cache or the store. Verified before it is decompressed, before anybody sees it.
 //!
-//! [`Fetcher::cached`] answers at once or not at all; [`Fetcher::get_all`] goes to the store: one flight per chunk however
-//! many wait (`flight.rs`, `chunk.rs`), turns by need and by layer (`queue.rs`, `dispatch.rs`) within so many requests and so
-//! much memory, neighbours in one request that is made twice when it is late (`request.rs`, `pace.rs`), attempts with pauses until a
-//! deadline (`retry.rs`), and then an error: never a wrong byte, never a wait without end unless that was asked for. Chunks
-//! that were fetched go to the cache off the reply path. [`Fetcher::noticed`] says what to fetch ahead of reads (`pattern.rs`,
-//! `ahead.rs`), [`Fetcher::prefetch`] takes a list, [`Fetcher::starts`] many (`list.rs`). Who wants to know what is read and
-//! fetched ahead watches (`watch.rs`). [`Fetcher::open_head`] brings what a mount needs of a layer.
+//! [`Fetcher::cached`] answers at once or not at all (`local.rs`, `decoded.rs`, `stored.rs`); [`Fetcher::get_all`] goes to
+//! the store: one flight per chunk however many wait (`flight.rs`, `chunk.rs`), turns by need and by layer (`queue.rs`,
+//! `dispatch.rs`) within so many requests and so much memory, neighbours in one request that is made twice when it is late
+//! (`request.rs`, `pace.rs`), attempts with pauses until a deadline (`retry.rs`), and then an error: never a wrong byte,
+//! never a wait without end unless that was asked for. Chunks that were fetched go to the cache off the reply path.
+//! [`Fetcher::noticed`] says what to fetch ahead of reads (`pattern.rs`, `ahead.rs`), [`Fetcher::prefetch`] takes a list,
+//! [`Fetcher::starts`] many (`list.rs`). Who wants to know what is read and fetched ahead watches (`watch.rs`).
+//! [`Fetcher::open_head`] brings what a mount needs of a layer (`head.rs`).
 //!
-//! All time here is tokio's, so that tests can hold it.
+//! Deadlines and pauses are in tokio's time, so that tests can hold it. When something was read, or is expected to be
+//! (`watch.rs`, `list.rs`), is the machine's.
 //!
 //! Which bytes of a file a chunk holds, and what an error means to a reader, are left to others.
 
@@ -20,6 +22,7 @@ mod error;
 mod flight;
 mod head;
 mod list;
+mod local;
 mod pace;
 mod pattern;
 mod queue;
@@ -34,13 +37,13 @@ pub use list::{Prefetch, Starts};
 pub use watch::{Cause, Event, Watch};
 
 use crate::cache::{Cache, Chunks, Heads};
-use crate::layer::{ChunkEntry, Index, LayerError, LayerId, Located, check_stored, decode};
+use crate::layer::{Index, LayerId};
 use crate::meter::{Meter, Source};
 use crate::refs::layer_key;
 use crate::store::Store;
 use ahead::Begun;
 use bytes::Bytes;
-use decoded::{Decoded, Key, key};
+use decoded::{Decoded, Key};
 use dispatch::{Dispatcher, Wish};
 use error::Failure;
 use flight::Flights;
@@ -262,124 +265,5 @@ impl Fetcher {
     /// Counts a request that failed, and what was wrong with its bytes.
     fn count(&self, failure: &Failure) {
         self.inner.dispatcher.count(failure.kind);
-    }
-}
-
-impl Inner {
-    /// A chunk from memory, decompressed.
-    fn memory(&self, key: &Key) -> Option<Arc<[u8]>> {
-        let (content, first) = self.decoded.get(key)?;
-        if first {
-            self.meter.prefetch_used();
-        }
-        Some(content)
-    }
-
-    /// A chunk from memory, for a reader: decompressed by this thread where it is not.
-    fn in_memory(&self, entry: &ChunkEntry) -> Option<Arc<[u8]>> {
-        let key = key(entry);
-        if let Some(content) = self.memory(&key) {
-            return Some(content);
-        }
-        let Some(stored) = self.stored.get(&key) else {
-            // It may have been decompressed since.
-            return self.memory(&key);
-        };
-        let content = self.keep_decoded(entry, &stored, false)?;
-        self.meter.prefetch_used();
-        Some(content)
-    }
-
-    /// A chunk from memory, as it is there.
-    fn ready(&self, key: &Key) -> Option<Brought> {
-        let content = || self.memory(key).map(Brought::Content);
-        content().or_else(|| self.stored.get(key).map(Brought::Stored)).or_else(content)
-    }
-
-    /// Keeps a stored chunk decompressed, which nobody has read yet where `unread`. `None` when it is none: it was verified
-    /// when it came, so that the layer says of it what is not so.
-    fn keep_decoded(&self, entry: &ChunkEntry, stored: &[u8], unread: bool) -> Option<Arc<[u8]>> {
-        let content = decode(stored, entry).ok().map(Arc::<[u8]>::from)?;
-        self.decoded.put(key(entry), content.clone(), unread);
-        self.stored.remove(&key(entry));
-        Some(content)
-    }
-
-    /// Decompresses a chunk that is here ahead of its first reader.
-    fn decode_ahead(&self, layer: &Layer, located: &Located) {
-        let entry = &located.entry;
-        match self.stored.get(&key(entry)) {
-            Some(stored) => drop(self.keep_decoded(entry, &stored, true)),
-            None => drop(self.take_cached(layer, located, Chunks::get, true)),
-        }
-    }
-
-    /// Whether a chunk is in memory.
-    fn is_in_memory(&self, key: &Key) -> bool {
-        self.decoded.contains(key) || self.stored.contains(key)
-    }
-
-    /// Whether the cache knows that it has a chunk.
-    fn is_cached(&self, located: &Located) -> bool {
-        self.chunks.as_ref().is_some_and(|chunks| chunks.contains(&located.entry.hash))
-    }
-
-    /// Whether the cache has to be asked for a chunk before the store is.
-    fn may_be_cached(&self, located: &Located) -> bool {
-        self.chunks.as_ref().is_some_and(|chunks| chunks.may_have(&located.entry.hash))
-    }
-
-    /// A chunk from memory or the cache, which is asked as `ask` does. What it gives is believed only if its hash matches;
-    /// else it is forgotten, and the store has it.
-    fn local(
-        &self,
-        layer: &Layer,
-        located: &Located,
-        ask: impl FnOnce(&Chunks, &[u8; 32], u32) -> Option<Vec<u8>>,
-    ) -> Option<(Arc<[u8]>, Source)> {
-        let entry = &located.entry;
-        if let Some(content) = self.in_memory(entry) {
-            return Some((content, Source::Memory));
-        }
-        self.take_cached(layer, located, ask, false).map(|content| (content, Source::Cache))
-    }
-
-    /// A chunk from the cache; `unread` where it is not for a reader.
-    fn take_cached(
-        &self,
-        layer: &Layer,
-        located: &Located,
-        ask: impl FnOnce(&Chunks, &[u8; 32], u32) -> Option<Vec<u8>>,
-        unread: bool,
-    ) -> Option<Arc<[u8]>> {
-        let entry = &located.entry;
-        let stored = ask(self.chunks.as_ref()?, &entry.hash, entry.stored_len)?;
-        let content = self.right(layer, located, decode(&stored, entry))?;
-        let content = Arc::<[u8]>::from(content);
-        self.decoded.put(key(entry), content.clone(), unread);
-        Some(content)
-    }
-
-    /// A chunk from the cache, verified, as it is stored.
-    fn take_stored(&self, layer: &Layer, located: &Located) -> Option<Bytes> {
-        let entry = &located.entry;
-        let stored = self.chunks.as_ref()?.get(&entry.hash, entry.stored_len)?;
-        self.right(layer, located, check_stored(&stored, entry))?;
-        Some(stored.into())
-    }
-
-    /// What was made of a chunk from the cache. One that is damaged is forgotten there.
-    fn right<T>(&self, layer: &Layer, located: &Located, made: Result<T, LayerError>) -> Option<T> {
-        let error = match made {
-            Ok(made) => return Some(made),
-            Err(error) => error,
-        };
-        self.chunks.as_ref()?.forget(&located.entry.hash);
-        self.meter.verify_failed();
-        if let Some(unsaid) = self.log.allow() {
-            let (layer, chunk) = (layer.id, located.chunk);
-            tracing::warn!(%layer, chunk, %error, unsaid, "a damaged chunk in the local cache is forgotten");
-        }
-        None
     }
 }

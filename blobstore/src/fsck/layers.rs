@@ -3,7 +3,7 @@
 use super::Check;
 use crate::collect;
 use crate::layer::{LayerError, LayerId, read_index, verify_object};
-use crate::refs::layer_key;
+use crate::refs::layer_of;
 use crate::store::{Listed, Store};
 
 impl Check<'_> {
@@ -12,8 +12,7 @@ impl Check<'_> {
         let objects = store.scan("layers/").await?;
         let (total, mut done) = (objects.iter().map(|object| object.stat.size).sum(), 0);
         for object in objects {
-            let id = object.key.rsplit('/').next().and_then(|name| name.parse::<LayerId>().ok());
-            match id.filter(|id| layer_key(id) == object.key) {
+            match layer_of(&object.key) {
                 Some(id) => match looked_at(&*store, &object, &id, self.options.deep).await {
                     Ok(()) => drop(self.good.insert(id)),
                     // Deleted since it was listed.

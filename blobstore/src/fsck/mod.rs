@@ -56,7 +56,7 @@ pub struct Options {
 pub struct Report {
     /// Layers looked at, and their bytes.
     pub layers: collect::Sum,
-    /// Image names, tags, manifests and blobs, weak references.
+    /// Image names and tags.
     pub names: u64,
     /// Manifests and blobs.
     pub documents: u64,

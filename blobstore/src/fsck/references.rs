@@ -138,10 +138,9 @@ impl Check<'_> {
     async fn digests(&mut self, prefix: &str) -> Result<Vec<(String, Digest)>, collect::Error> {
         let mut found = Vec::new();
         for key in self.refs.store().list(prefix).await? {
-            let hex = key.rsplit('/').next().unwrap_or_default();
-            match format!("sha256:{hex}").parse() {
-                Ok(digest) => found.push((key, digest)),
-                Err(_) => self.report.note(&key, "its name is no digest", false),
+            match Digest::of_key(&key) {
+                Some(digest) => found.push((key, digest)),
+                None => self.report.note(&key, "its name is no digest", false),
             }
         }
         Ok(found)

@@ -3,7 +3,8 @@
 //! * [`mod@format`]: the specification: where each byte stands, with its encoder and decoder.
 //! * [`Index`]: the table in front of a layer file, validated; answers where each chunk lies.
 //! * [`Writer`]: the metadata, then chunks in order, to a layer file; the same bytes on any number of threads.
-//! * [`decode`], [`read_index`], [`read_head`], [`read_head_file`], [`parse_head`]: stored bytes to content, verified before they are decompressed.
+//! * [`decode`], [`read_index`], [`read_head`], [`read_head_file`], [`parse_head`]: stored bytes to content, verified before
+//!   they are decompressed.
 //! * [`verify_file`], [`verify_object`]: every byte of a layer read again. [`walk`](fn@walk): the same for who needs the bytes.
 //!
 //! Invariants: no stored byte reaches the decompressor before its BLAKE3 matched the index; every number of an index is

@@ -118,18 +118,9 @@ impl Keep {
 
     /// Adds a run to this node's profile, here and, where it says anything new, in the store. Gives the profile.
     pub async fn add(&self, index: &Arc<Index>, run: Run) -> io::Result<Profile> {
-        let path = self.layer_dir(&index.id()).join(&self.name);
-        let before = read_one(&path, index);
-        let (news, profile) = match before {
-            Some(mut profile) => {
-                let news = profile.lacks(&run) * 16 > run.len();
-                profile.add(&run);
-                (news || profile.runs.is_power_of_two(), profile)
-            }
-            None => (true, Profile::new(index.id(), run)),
-        };
-        let bytes = profile.encode();
-        write(&path, &bytes)?;
+        let (path, of) = (self.layer_dir(&index.id()).join(&self.name), index.clone());
+        let added = tokio::task::spawn_blocking(move || add_run(&path, &of, run)).await;
+        let Added { profile, news, bytes } = added.map_err(io::Error::other)??;
         if news && self.share == Share::Store {
             self.publish(&index.id(), bytes).await;
         }
@@ -232,6 +223,29 @@ fn read_all(dir: &Path, first: &str, index: &Index) -> Vec<Profile> {
     names.retain(|name| is_name(name));
     names.sort_by_key(|name| (name != first, name.clone()));
     names.iter().take(1 + OTHERS).filter_map(|name| read_one(&dir.join(name), index)).collect()
+}
+
+/// A profile with another run in it, as it was written.
+struct Added {
+    profile: Profile,
+    bytes: Vec<u8>,
+    /// Whether it says anything that it did not say before.
+    news: bool,
+}
+
+/// Adds a run to the profile in a file, or begins one.
+fn add_run(path: &Path, index: &Index, run: Run) -> io::Result<Added> {
+    let (news, profile) = match read_one(path, index) {
+        Some(mut profile) => {
+            let news = profile.lacks(&run) * 16 > run.len();
+            profile.add(&run);
+            (news || profile.runs.is_power_of_two(), profile)
+        }
+        None => (true, Profile::new(index.id(), run)),
+    };
+    let bytes = profile.encode();
+    write(path, &bytes)?;
+    Ok(Added { profile, bytes, news })
 }
 
 fn read_one(path: &Path, index: &Index) -> Option<Profile> {

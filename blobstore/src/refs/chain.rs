@@ -89,12 +89,14 @@ impl Refs {
         }))
     }
 
-    /// Writes a chain reference if there is none (or one with a revoked layer); gives the one that stands then,
-    /// which is another writer's if that one was faster.
-    pub async fn create_chain(&self, chain: &Chain) -> Result<Chain> {
+    /// As [`Refs::write_chains`] does it of one.
+    #[cfg(test)]
+    pub(super) async fn create_chain(&self, chain: &Chain) -> Result<Chain> {
         self.create_chain_without(chain, &BTreeSet::new()).await
     }
 
+    /// Writes a chain reference if there is none (or one with a revoked layer, or one of `gone`); gives the one that stands
+    /// then, which is another writer's if that one was faster.
     async fn create_chain_without(&self, chain: &Chain, gone: &BTreeSet<LayerId>) -> Result<Chain> {
         let chain = chain.clone().check(&chain.chain_id)?;
         if let Some(theirs) = self.chain_without(&chain.chain_id, gone).await? {
@@ -147,13 +149,5 @@ impl Refs {
             chains.push(stands);
         }
         Ok(chains)
-    }
-
-    /// Removes the references of a whole image, given bottom up, from the top down.
-    pub async fn remove_chains(&self, chain_ids: &[Digest]) -> Result<()> {
-        for chain_id in chain_ids.iter().rev() {
-            self.store.delete(&Chain::key(chain_id)).await?;
-        }
-        Ok(())
     }
 }

@@ -29,6 +29,11 @@ impl Digest {
         &self.0
     }
 
+    /// The digest that an object is kept under: the last part of its key, if it is one.
+    pub(crate) fn of_key(key: &str) -> Option<Self> {
+        key.rsplit('/').next().and_then(from_hex).map(Self)
+    }
+
     /// The 64 hex digits without `sha256:`.
     pub fn hex(&self) -> String {
         blake3::Hash::from_bytes(self.0).to_hex().to_string()

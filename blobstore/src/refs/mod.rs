@@ -115,6 +115,12 @@ pub fn layer_key(layer: &LayerId) -> String {
     sharded("layers", &layer.to_string())
 }
 
+/// The layer whose file has this key, where a layer's can.
+pub fn layer_of(key: &str) -> Option<LayerId> {
+    let layer = key.rsplit('/').next()?.parse().ok()?;
+    (layer_key(&layer) == key).then_some(layer)
+}
+
 /// `<prefix>/ab/<hex>`.
 fn sharded(prefix: &str, hex: &str) -> String {
     let (shard, _) = hex.split_at(2);

@@ -4,6 +4,7 @@ use super::Context;
 use crate::args::Export;
 use crate::failure::Failure;
 use crate::output;
+use crate::signals::Signals;
 use blobstore::causes;
 use blobstore::layer::LayerError;
 use blobstore::refs::Name;
@@ -14,7 +15,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::runtime::Runtime;
-use tokio::signal::unix::{SignalKind, signal};
 
 pub(super) fn run(context: &Context, runtime: &Runtime, arguments: &Export) -> Result<(), Failure> {
     let name: Name = arguments.reference.parse().map_err(|e| Failure::usage(format!("{e}")))?;
@@ -89,15 +89,12 @@ fn choose_output(context: &Context, arguments: &Export) -> Result<Output, Failur
 
 /// Set by SIGINT and SIGTERM, so that what was begun is taken back.
 fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
-    let stopped = Arc::new(AtomicBool::new(false));
-    for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
-        let mut signals = signal(kind).map_err(|e| Failure::because("waiting for signals", &e))?;
-        let stopped = stopped.clone();
-        tokio::spawn(async move {
-            signals.recv().await;
-            stopped.store(true, Ordering::Relaxed);
-        });
-    }
+    let (stopped, mut signals) = (Arc::new(AtomicBool::new(false)), Signals::listen()?);
+    let stop = stopped.clone();
+    tokio::spawn(async move {
+        signals.next().await;
+        stop.store(true, Ordering::Relaxed);
+    });
     Ok(stopped)
 }
 

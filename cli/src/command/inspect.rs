@@ -1,6 +1,6 @@
 //! `lamina inspect`: what a reference stands for, from the layers' heads alone; both its stacks, where it has two.
 
-use super::{Context, started_files};
+use super::Context;
 use crate::args::Inspect;
 use crate::failure::Failure;
 use crate::output;
@@ -43,13 +43,12 @@ pub(super) async fn run(context: &Context, arguments: &Inspect) -> Result<(), Fa
 /// The files that starts read, as their nodes' profiles say.
 async fn started(context: &Context, heads: &[Head]) -> Result<(), Failure> {
     let refs = context.refs()?;
-    let mut read = Vec::new();
+    let mut layers = Vec::new();
     for head in heads {
         let found = profile::published(refs.store(), &head.index).await;
-        let profiles = found.map_err(|e| Failure::because("reading the profiles", &e))?;
-        read.extend(started_files::of_layer(head, &profiles)?);
+        layers.push((head, found.map_err(|e| Failure::because("reading the profiles", &e))?));
     }
-    let paths = started_files::in_order(read);
+    let paths = converter::started_files(&layers)?;
     match context.json {
         true => output::json(&json!({"paths": paths})),
         false => {

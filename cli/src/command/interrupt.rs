@@ -1,10 +1,10 @@
 //! Signals to a command that writes to the store: what it was sending is taken back before it ends.
 
 use crate::failure::Failure;
+use crate::signals::Signals;
 use blobstore::store::Store;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// How long taking back may last: whoever stops a program wants it to stop.
 const SETTLE: Duration = Duration::from_secs(8);
@@ -18,25 +18,17 @@ pub(super) async fn interruptible<T, E>(
 where
     Failure: From<E>,
 {
-    let listen = |kind| signal(kind).map_err(|e| Failure::because("waiting for signals", &e));
-    let mut signals = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
+    let mut signals = Signals::listen()?;
     // It is dropped, and stops, when a signal comes.
     let ended = tokio::select! {
         done = work => done.map_err(Failure::from),
-        number = next(&mut signals) => Err(Failure::signalled(number)),
+        number = signals.next() => Err(Failure::signalled(number)),
     };
     if ended.is_err() {
         tokio::select! {
             _ = tokio::time::timeout(SETTLE, store.settle()) => {}
-            _ = next(&mut signals) => {}
+            _ = signals.next() => {}
         }
     }
     ended
-}
-
-async fn next((interrupt, terminate): &mut (Signal, Signal)) -> i32 {
-    tokio::select! {
-        _ = interrupt.recv() => SignalKind::interrupt().as_raw_value(),
-        _ = terminate.recv() => SignalKind::terminate().as_raw_value(),
-    }
 }

@@ -7,7 +7,6 @@ mod inspect;
 mod interrupt;
 mod mount;
 mod pull;
-mod started_files;
 mod status;
 mod store;
 mod trace;

@@ -1,7 +1,8 @@
 //! Where chunks end.
 //!
-//! Cut points depend on paths and sizes only, and on long runs of zeros, so that equal files give equal chunks in different layers. A file as
-//! large as the target size T starts a chunk and is cut every T; a tail shorter than T/4 stays with the chunk before it.
+//! Cut points depend on paths and sizes only, and on long runs of zeros, so that equal files give equal chunks in different
+//! layers. A file as large as the target size T starts a chunk and is cut every T; a tail shorter than T/4 stays with the
+//! chunk before it.
 //! Smaller files are packed with their neighbours in path order: a pack ends before a file that would take it past T, and,
 //! once it has T/2, before one file in four, chosen by a hash of its path and size, so that two layers that differ
 //! in some small files come back to the same cuts soon. Long runs of zeros are chunks of their own, large ones.

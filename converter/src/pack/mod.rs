@@ -1,9 +1,9 @@
 //! Contents to the data space: the order of files, which of them share blocks, and where chunks are cut.
 //!
-//! Files lie in path order, but for those that are to come first; each from a block on, filled up with zeros. Equal contents share blocks. Files with holes
-//! store what [`erofs::Content::sparse`] says. First all of it is planned, so that a layer's metadata can be written;
-//! then the contents are read, in order. Equal trees and contents give equal chunks; memory is some hundred bytes a
-//! file, and one chunk.
+//! Files lie in path order, but for those that are to come first; each from a block on, filled up with zeros. Equal contents
+//! share blocks. Files with holes store what [`erofs::Content::sparse`] says. First all of it is planned, so that a layer's
+//! metadata can be written; then the contents are read, in order. Equal trees and contents give equal chunks; memory is
+//! some hundred bytes a file, and one chunk.
 
 mod cut;
 mod files;

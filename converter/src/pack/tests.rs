@@ -1,3 +1,5 @@
+//! Contents to the data space and back: what shares blocks, where chunks end, and that it does not matter how bytes come.
+
 use super::*;
 use crate::tar::{Extent, Shape};
 use erofs::{Attributes, Content, Node};

@@ -2,6 +2,8 @@
 //!
 //! Who opens it for writing meanwhile waits until the lease is given back, or for `/proc/sys/fs/lease-break-time`, 45 s;
 //! then the lease is broken, which [`Lease::check`] tells. Only the kernels of local file systems see all who write.
+//!
+//! All unsafe code of this crate is here: rustix has no calls for leases.
 
 #![allow(unsafe_code)]
 

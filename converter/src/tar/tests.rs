@@ -1,3 +1,5 @@
+//! Tars of every dialect, made byte for byte; what is damaged or not understood is refused, by entry.
+
 use super::*;
 use crate::error::Result;
 

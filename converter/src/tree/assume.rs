@@ -18,7 +18,7 @@ pub struct Assumption {
     pub found: Found,
 }
 
-/// What stands at a path of the tree below. Times do not count.
+/// What stands at a path of the tree below. Times do not count. The names are those of `docs/format.md`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
     /// A directory with this mode, owner and these attributes (its time is not looked at).
@@ -30,11 +30,11 @@ pub enum Found {
     /// No symbolic link: nothing, or something else. The layer would have gone through one.
     NoLink,
     /// Something.
-    Something,
+    Present,
     /// Nothing.
-    Nothing,
+    Absent,
     /// A file whose contents were copied: holds nowhere else.
-    Contents,
+    Copied,
 }
 
 /// The assumptions of a layer while it is settled: each once, however often it is met, in the order in which they first
@@ -115,9 +115,9 @@ impl Merged {
                 node.is_some_and(|node| matches!(&node.kind, Kind::Symlink(target) if target == want))
             }
             Found::NoLink => node.is_none_or(|node| !matches!(node.kind, Kind::Symlink(_))),
-            Found::Something => node.is_some(),
-            Found::Nothing => node.is_none(),
-            Found::Contents => false,
+            Found::Present => node.is_some(),
+            Found::Absent => node.is_none(),
+            Found::Copied => false,
         }
     }
 }

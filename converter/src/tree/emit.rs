@@ -78,7 +78,7 @@ impl<'a> Build<'a> {
             }
             Lower::Absent => self.nothing(number),
             Lower::Node(_) => {
-                self.assume(number, Found::Something)?;
+                self.assume(number, Found::Present)?;
                 self.add(number, Attributes::default(), Kind::Char(0, 0)).map(drop)
             }
         }
@@ -155,7 +155,7 @@ impl<'a> Build<'a> {
     /// Notes that the tree below has nothing at a path: said of the highest such directory only, since paths can be deep.
     fn nothing(&mut self, number: usize) -> Result<()> {
         if !self.absent[self.visits[number].parent()] {
-            self.assume(number, Found::Nothing)?;
+            self.assume(number, Found::Absent)?;
         }
         self.absent[number] = true;
         Ok(())

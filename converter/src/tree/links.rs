@@ -44,7 +44,7 @@ impl Upper {
                     let place = self.place(&target).map_err(at)?;
                     check_paths(self.paths(), most).map_err(at)?;
                     self.put(place, Says::Inode(inode));
-                    assumes.push(Assumption { path: target, found: Found::Contents }).map_err(at)?;
+                    assumes.push(Assumption { path: target, found: Found::Copied }).map_err(at)?;
                     inode
                 }
             };

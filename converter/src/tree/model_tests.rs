@@ -101,7 +101,7 @@ fn judge(layers: &[Vec<String>]) -> Result<bool, String> {
             (a, b) => return Err(format!("tree {:?}, model {b:?}", a.map(drop))),
         };
         // What was copied from below holds nowhere, not even here.
-        let wrong = settled.assumes.iter().find(|assume| assume.found != Found::Contents && !merged.holds(assume));
+        let wrong = settled.assumes.iter().find(|assume| assume.found != Found::Copied && !merged.holds(assume));
         if let Some(assume) = wrong {
             return Err(format!("{assume:?} does not hold"));
         }

@@ -1,3 +1,5 @@
+//! Layers over trees; both are written as short texts, see `upper`.
+
 use super::assume::Assumes;
 use super::*;
 use crate::error::Result;
@@ -215,7 +217,7 @@ fn a_layer_that_went_through_a_symlink_assumes_it() {
         let settled = upper(top).unwrap().settle(&below(&[usr])).unwrap();
         let holds = |layers: &[&[&str]]| {
             let merged = below(layers);
-            let mut there = settled.assumes.iter().filter(|assumption| assumption.found != Found::Contents);
+            let mut there = settled.assumes.iter().filter(|assumption| assumption.found != Found::Copied);
             there.all(|assumption| merged.holds(assumption))
         };
         assert!(holds(&[usr]), "{top:?}");
@@ -251,7 +253,7 @@ fn a_hard_link_to_a_lower_file_brings_both_names_into_the_layer() {
     let d = settled.tree.lookup(Tree::ROOT, b"d").unwrap();
     assert_eq!(settled.tree.lookup(d, b"f"), settled.tree.lookup(Tree::ROOT, b"g"));
     assert!(matches!(settled.copies[..], [(_, Placed { layer: 0, .. })]));
-    assert!(settled.assumes.iter().any(|a| a.found == Found::Contents));
+    assert!(settled.assumes.iter().any(|a| a.found == Found::Copied));
 }
 
 #[test]
@@ -367,7 +369,7 @@ fn what_was_found_is_listed_once_however_many_ways_lead_over_it() {
     };
     assert_eq!(of("lib", &Found::Symlink(b"usr/lib".to_vec())), 1, "{assumes:?}");
     assert_eq!(of("usr/bin", &Found::Symlink(b"../lib".to_vec())), 1, "{assumes:?}");
-    assert_eq!(of("usr/lib/f", &Found::Contents), 1, "{assumes:?}");
+    assert_eq!(of("usr/lib/f", &Found::Copied), 1, "{assumes:?}");
     assert_eq!(upper(&layer).unwrap().settle(&below).unwrap().assumes, assumes);
 }
 

@@ -1,3 +1,5 @@
+//! What conversions that share a work directory leave, find, wait for and take over.
+
 use super::*;
 use crate::build::{Input, Settings, build};
 use crate::chunk_size::ChunkSize;

@@ -3,7 +3,7 @@
 //! Chunks may go whenever the store has them: what is wanted again is fetched again. Heads go only of layers that nothing
 //! shows: what is mounted stands on them.
 
-use super::stat::{blocking, in_use, stored};
+use super::stat::{blocking, stored};
 use super::warm;
 use crate::Error;
 use crate::node::Node;
@@ -22,7 +22,7 @@ const STRAY_AGE: Duration = Duration::from_secs(3600);
 /// Drops what is cached of a stack's layers and not pinned.
 pub(super) async fn evict(node: &Arc<Node>, stack: &Stack) -> Result<v1::CacheEvictReply, Error> {
     let layers: BTreeSet<LayerId> = stack.layers().iter().map(|entry| entry.layer).collect();
-    for layer in in_use(node).intersection(&layers) {
+    for layer in node.in_use()?.intersection(&layers) {
         check_stored(node, *layer).await?;
     }
     warm::flush(node).await?;
@@ -33,11 +33,16 @@ pub(super) async fn evict(node: &Arc<Node>, stack: &Stack) -> Result<v1::CacheEv
         (reply.chunks, reply.bytes) = (reply.chunks + chunks, reply.bytes + bytes);
         reply.pinned_chunks += pinned;
         let pinned = warm::cache(node)?.is_pinned(&layer);
-        if !pinned && node.layers.drop_head(layer, || in_use(node).contains(&layer)).await? {
+        if !pinned && drop_head(node, layer).await? {
             reply.heads += 1;
         }
     }
     Ok(reply)
+}
+
+/// Removes the head of a layer that is not in use; gives whether there was one.
+async fn drop_head(node: &Node, layer: LayerId) -> Result<bool, Error> {
+    node.layers.drop_head(layer, || Ok(node.in_use()?.contains(&layer))).await
 }
 
 /// A layer that is read must be readable also without what is cached of it.
@@ -70,7 +75,7 @@ pub(super) async fn collect(node: &Arc<Node>) -> Result<v1::CacheCollectReply, E
     for (layer, bytes) in node.fetcher.heads().list().map_err(Error::cache)? {
         let node_ = Arc::clone(node);
         let unneeded = blocking(move || is_unneeded(&node_, layer)).await?;
-        if unneeded && node.layers.drop_head(layer, || in_use(node).contains(&layer)).await? {
+        if unneeded && drop_head(node, layer).await? {
             (reply.heads, reply.head_bytes) = (reply.heads + 1, reply.head_bytes + bytes);
         }
     }

@@ -1,13 +1,12 @@
 //! `lamina cache stat` and `ls`: what is cached, gathered at the moment it is asked.
 
 use crate::Error;
-use crate::mount::info;
 use crate::node::Node;
 use blobstore::cache::{PinNames, Stats};
 use blobstore::layer::{Index, LayerId};
 use blobstore::meter::Source;
 use control::v1;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
@@ -58,7 +57,7 @@ fn gather(node: &Node) -> Result<v1::CacheStatReply, Error> {
 }
 
 fn layers(node: &Node) -> Result<Vec<v1::CachedLayer>, Error> {
-    let in_use = in_use(node);
+    let in_use = node.in_use()?;
     let mut names = pinned_as(node);
     let heads = node.fetcher.heads();
     let mut layers = Vec::new();
@@ -109,11 +108,4 @@ fn chunks_of(node: &Node, index: &Index) -> v1::CachedLayer {
 /// Hashes and stored lengths of a layer's chunks.
 pub(super) fn stored(index: &Index) -> impl Iterator<Item = ([u8; 32], u32)> + '_ {
     index.chunks().map(|located| (located.entry.hash, located.entry.stored_len))
-}
-
-/// The layers that are mounted, or still under a mount.
-pub(super) fn in_use(node: &Node) -> BTreeSet<LayerId> {
-    let mounts = info::mounts().unwrap_or_default();
-    let mounted = mounts.iter().filter_map(|mount| node.layers.layer_of(mount));
-    mounted.chain(node.reads.table().in_use()).collect()
 }

@@ -1,7 +1,7 @@
 //! `lamina cache verify`: reads all that is cached, drops what is wrong, and mends what is pinned or in use.
 
 use super::progress::Caller;
-use super::stat::{blocking, in_use};
+use super::stat::blocking;
 use super::{pin, warm};
 use crate::Error;
 use crate::node::Node;
@@ -21,7 +21,7 @@ pub(super) async fn verify(node: &Arc<Node>, caller: &Caller) -> Result<v1::Cach
     let cache = warm::cache(node)?;
     let mut pinned: BTreeSet<LayerId> = heads.into_iter().map(|(id, _)| id).filter(|id| cache.is_pinned(id)).collect();
     pinned.extend(named);
-    let needed = in_use(node);
+    let needed = node.in_use()?;
     for layer in wrong.iter().filter(|id| needed.contains(id) || cache.is_pinned(id)) {
         match caller.unless_gone(node.layers.open(&StackEntry::bare(*layer))).await {
             Ok(_) => verified.mended_heads += 1,

@@ -15,6 +15,25 @@ pub(crate) enum ErofsForm {
     Loop,
 }
 
+impl ErofsForm {
+    /// Its name among what was probed.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::FileDirect => "erofs-file-directio",
+            Self::File => "erofs-file",
+            Self::Loop => "erofs-loop",
+        }
+    }
+
+    /// The face that it is, as the configuration calls it.
+    pub(crate) fn face(self) -> &'static str {
+        match self {
+            Self::FileDirect | Self::File => "file",
+            Self::Loop => "loop",
+        }
+    }
+}
+
 /// What the mounter can do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "lowercase")]

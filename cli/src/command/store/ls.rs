@@ -4,8 +4,7 @@ use super::super::Context;
 use crate::args::StoreLs;
 use crate::failure::Failure;
 use crate::output;
-use blobstore::layer::LayerId;
-use blobstore::refs::{ImageName, ManifestDoc, Name, Refs, Stack, TagName};
+use blobstore::refs::{ImageName, ManifestDoc, Name, Refs, Stack, TagName, layer_of};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -36,7 +35,7 @@ async fn layers(context: &Context, refs: &Refs, wanted: impl Fn(&str) -> bool) -
     refs.check_format().await.map_err(failed)?;
     let objects = refs.store().scan("layers/").await.map_err(|e| Failure::because("cannot list", &e))?;
     let layers = objects.iter().filter_map(|object| {
-        let layer: LayerId = object.key.rsplit('/').next()?.parse().ok()?;
+        let layer = layer_of(&object.key)?;
         Some((Name::Layer(layer).to_string(), layer, object.stat.size))
     });
     let layers: Vec<_> = layers.filter(|(name, ..)| wanted(name)).collect();

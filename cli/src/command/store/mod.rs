@@ -4,7 +4,8 @@ use super::Context;
 use crate::args::StoreCommand;
 use crate::failure::Failure;
 use crate::output;
-use blobstore::layer::{LayerId, read_index};
+use blobstore::layer::read_index;
+use blobstore::refs::layer_of;
 use serde_json::json;
 use std::collections::HashSet;
 
@@ -38,7 +39,7 @@ async fn du(context: &Context) -> Result<(), Failure> {
     let (mut layers, mut bytes, mut chunk_bytes, mut distinct_bytes) = (0u64, 0u64, 0u64, 0u64);
     let mut seen: HashSet<[u8; 32]> = HashSet::new();
     for key in &keys {
-        let Some(id) = key.rsplit('/').next().and_then(|id| id.parse::<LayerId>().ok()) else { continue };
+        let Some(id) = layer_of(key) else { continue };
         let index = read_index(store.as_ref(), key, Some(&id)).await.map_err(|e| Failure::layer(key, &e))?;
         layers += 1;
         bytes += index.file_len();

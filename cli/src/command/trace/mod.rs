@@ -11,6 +11,7 @@ use super::Context;
 use crate::args::Trace;
 use crate::failure::Failure;
 use crate::output;
+use crate::signals::Signals;
 use control::v1::trace_event::{Cause, Source};
 use control::v1::trace_reply::What;
 use control::v1::{TraceReply, TraceRequest};
@@ -18,7 +19,6 @@ use names::Names;
 use serde_json::json;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use summary::Summary;
-use tokio::signal::unix::{SignalKind, signal};
 use wait::Wait;
 
 /// A wait is printed when nothing came for so long that could be part of it.
@@ -67,9 +67,7 @@ pub(super) async fn run(context: &Context, arguments: &Trace) -> Result<(), Fail
 
 /// Done at Ctrl-C, at SIGTERM, and after so long.
 fn ended(after: Option<Duration>) -> Result<impl Future<Output = ()>, Failure> {
-    let failed = |e| Failure::because("signals", &e);
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut signals = Signals::listen()?;
     Ok(async move {
         let over = async {
             match after {
@@ -77,7 +75,7 @@ fn ended(after: Option<Duration>) -> Result<impl Future<Output = ()>, Failure> {
                 None => std::future::pending().await,
             }
         };
-        tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {}, () = over => {} }
+        tokio::select! { _ = signals.next() => {}, () = over => {} }
     })
 }
 

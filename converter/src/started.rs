@@ -1,23 +1,34 @@
-//! From what starts read of layers' data, by profiles, to the files that it is of.
+//! Which files starts read: from what profiles say of layers' data to the list that [`First`](crate::First) takes.
 
-use crate::failure::Failure;
+use crate::below::tree_of;
+use crate::error::{Error, Result};
 use blobstore::layer::Head;
 use blobstore::profile::{Profile, plan};
 use erofs::{BLOCK_U64, Content, Kind};
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
+/// The paths that starts read of some layers, whose profiles these are: in the order of when, each once.
+///
+/// # Errors
+/// [`Error::Refused`] for a layer whose metadata are not right.
+pub fn started_files(layers: &[(&Head, Vec<Profile>)]) -> Result<Vec<String>> {
+    let mut read = Vec::new();
+    for (head, profiles) in layers {
+        read.extend(of_layer(head, profiles)?);
+    }
+    read.sort();
+    let mut seen = HashSet::new();
+    Ok(read.into_iter().map(|(_, path)| path).filter(|path| seen.insert(path.clone())).collect())
+}
+
 /// Files of a layer that starts read: when, and the path.
-pub(super) fn of_layer(head: &Head, profiles: &[Profile]) -> Result<Vec<(u32, String)>, Failure> {
+fn of_layer(head: &Head, profiles: &[Profile]) -> Result<Vec<(u32, String)>> {
     let parts = parts(head, profiles);
     if parts.is_empty() {
         return Ok(Vec::new());
     }
-    let (image_blocks, first_data_block) = (head.index.image_blocks(), head.index.first_data_block());
-    let refused = |e: &dyn std::fmt::Display| Failure::refused(format!("layer {}: {e}", head.index.id()));
-    let expect = erofs::Expect { image_blocks, first_data_block };
-    let checked = erofs::check(&head.metadata, &expect).map_err(|e| refused(&e))?;
-    let tree = erofs::read_tree(checked.image()).map_err(|e| refused(&e))?;
+    let tree = tree_of(head).map_err(|e| Error::refused(format!("layer {}: {e}", head.index.id())))?;
     let mut found = Vec::new();
     for visit in tree.walk() {
         let Kind::File(content) = &tree.node(visit.node).kind else { continue };
@@ -30,13 +41,6 @@ pub(super) fn of_layer(head: &Head, profiles: &[Profile]) -> Result<Vec<(u32, St
         }
     }
     Ok(found)
-}
-
-/// The paths of all layers, in order, each once.
-pub(super) fn in_order(mut read: Vec<(u32, String)>) -> Vec<String> {
-    read.sort();
-    let mut seen = HashSet::new();
-    read.into_iter().map(|(_, path)| path).filter(|path| seen.insert(path.clone())).collect()
 }
 
 /// The parts of the data space that starts are likely to read: where each ends, by where it begins, and when it is read.
