@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+use containerd::snapshots::PrepareSnapshotRequest;
+use containerd::snapshots::snapshots_client::SnapshotsClient;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -303,21 +305,41 @@ fn the_metrics_page_counts_what_was_fetched_and_what_was_damaged() {
     store.read_exact_at(&mut byte, chunk + 20).unwrap();
     store.write_all_at(&[byte[0] ^ 1], chunk + 20).unwrap();
     assert!(fs::read(target.join("big")).is_err());
-    let page = metrics(&node);
-    let value = |name: &str| {
-        let line = page.lines().find(|l| l.starts_with(name)).unwrap_or_else(|| panic!("{name} is not in\n{page}"));
-        line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
-    };
+    let page = metrics(&node, "laminad");
+    let value = |name| value(&page, name);
     assert!(value("lamina_fetch_bytes_total") > 0.0);
     assert!(value("lamina_verify_failures_total") > 0.0);
     assert!(value("lamina_device_read_bytes_total") >= 0.0);
+    // The layer, and the stack of it.
+    assert_eq!(value("lamina_mounts "), 2.0);
     for name in ["lamina_fetch_seconds", "lamina_fetch_errors_total", "lamina_read_bytes_total", "lamina_cache_bytes"] {
         assert!(page.contains(name), "{name} is not in\n{page}");
     }
 }
 
-fn metrics(node: &Node) -> String {
-    let log = node.log("laminad");
+#[tokio::test]
+async fn the_snapshotters_metrics_page_counts_snapshots_and_times_their_making() {
+    let Some((mut node, _)) = node("the snapshotter's metrics", "", "") else { return };
+    node.reconfigure("metrics = \"\"", "metrics = \"127.0.0.1:0\"");
+    node.start_snapshotter();
+    let mut snapshots = SnapshotsClient::new(containerd::channel(&node.path("sn.sock")));
+    for key in ["one", "two", "two"] {
+        let request = PrepareSnapshotRequest { key: key.to_owned(), ..PrepareSnapshotRequest::default() };
+        let _ = snapshots.prepare(request).await;
+    }
+    let page = metrics(&node, "lamina-snapshotter");
+    assert_eq!((value(&page, "lamina_snapshots "), value(&page, "lamina_prepare_seconds_count ")), (2.0, 3.0));
+}
+
+/// The value of the first line that begins so.
+fn value(page: &str, name: &str) -> f64 {
+    let line = page.lines().find(|l| l.starts_with(name)).unwrap_or_else(|| panic!("{name} is not in\n{page}"));
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+/// A daemon's page.
+fn metrics(node: &Node, daemon: &str) -> String {
+    let log = node.log(daemon);
     let address = log.split("http://").nth(1).unwrap().split("/metrics").next().unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();

@@ -145,6 +145,7 @@ pub(crate) struct DaemonSection {
 pub(crate) struct SnapshotterSection {
     pub(crate) root: PathBuf,
     pub(crate) address: PathBuf,
+    pub(crate) metrics: String,
 }
 
 /// `[registry."HOST"]`
@@ -210,7 +211,11 @@ impl Default for DaemonSection {
 
 impl Default for SnapshotterSection {
     fn default() -> Self {
-        Self { root: "/var/lib/lamina/snapshotter".into(), address: "/run/lamina/snapshotter.sock".into() }
+        Self {
+            root: "/var/lib/lamina/snapshotter".into(),
+            address: "/run/lamina/snapshotter.sock".into(),
+            metrics: "127.0.0.1:9192".to_owned(),
+        }
     }
 }
 

@@ -156,7 +156,8 @@ pub fn snapshotter() -> ExitCode {
 fn serve_snapshots(arguments: &SnapshotterArguments, config: &Config) -> Result<(), Failure> {
     let root = arguments.root.as_ref().unwrap_or(&config.snapshotter.root);
     let address = arguments.address.as_ref().unwrap_or(&config.snapshotter.address);
-    let settings = snapshotter::Config::new(root, address, &config.socket());
+    let mut settings = snapshotter::Config::new(root, address, &config.socket());
+    settings.metrics = Some(config.snapshotter.metrics.clone()).filter(|address| !address.is_empty());
     let runtime = tokio::runtime::Runtime::new().map_err(|e| Failure::because("starting", &e))?;
     let done = runtime.block_on(async {
         let mut signals = Signals::listen()?;

@@ -8,7 +8,7 @@
 //! its parts and its API), `head`, `layers`, `table` (a layer opened, attached, known), `leases` (what the store must keep),
 //! `device`, `reads` (what the kernel reads), `stack` (`lamina mount`), `mount` (system calls about mounts), `profile` (what
 //! starts read, and are expected to read), `trace` (who wants to know what readers wait for), `administration` (`lamina
-//! cache`), `turns` (who waits for whom), `probe` (what this kernel can do), `config`, `error`, `metrics`, `sys` (all unsafe
+//! cache`), `turns` (who waits for whom), `probe` (what this kernel can do), `config`, `error`, `meters`, `sys` (all unsafe
 //! code).
 //!
 //! This crate knows EROFS as something that is checked and mounted, and chunks as something that the fetcher has. It
@@ -24,7 +24,7 @@ mod holder;
 mod layers;
 mod leases;
 mod leftovers;
-mod metrics;
+mod meters;
 mod mount;
 mod node;
 mod probe;

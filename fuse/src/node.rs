@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::holder::TAKEOVERS;
 use crate::layers::Layers;
 use crate::leases::Leases;
-use crate::metrics::Meters;
+use crate::meters::Meters;
 use crate::mount::info;
 use crate::mount::mounter::Mounter;
 use crate::probe::{self, Feature};

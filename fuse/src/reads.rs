@@ -2,7 +2,7 @@
 //!
 //! It knows which chunks hold which bytes, and whom to ask for them; not what the bytes mean, nor who mounted what.
 
-use crate::metrics::Meters;
+use crate::meters::Meters;
 use crate::profile::Profiles;
 use crate::table::Table;
 use crate::{Error, Kind, head};

@@ -23,7 +23,7 @@ pub(crate) async fn report(node: &Node) -> v1::StatusReply {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         face: node.layers.form().face().to_owned(),
         features: features.collect(),
-        mounts: mounts(node),
+        mounts: mounts(node).unwrap_or_default(),
         store: node.config.store.clone(),
         store_error: store_error(node).await,
         cache_bytes: meter.cache_bytes(),
@@ -44,8 +44,9 @@ async fn store_error(node: &Node) -> String {
     }
 }
 
-fn mounts(node: &Node) -> Vec<v1::Mounted> {
-    let layers = info::mounts().unwrap_or_default().into_iter().filter_map(|m| {
+/// Layers and stacks that are mounted; `None` where that cannot be read.
+pub(crate) fn mounts(node: &Node) -> Option<Vec<v1::Mounted>> {
+    let layers = info::mounts().ok()?.into_iter().filter_map(|m| {
         let id = node.layers.layer_of(&m)?;
         let target = m.target.to_string_lossy().into_owned();
         Some(v1::Mounted { target, layer: id.to_string(), kind: "layer".to_owned() })
@@ -54,5 +55,5 @@ fn mounts(node: &Node) -> Vec<v1::Mounted> {
         let target = record.target.to_string_lossy().into_owned();
         v1::Mounted { target, layer: String::new(), kind: "stack".to_owned() }
     });
-    layers.chain(stacks).collect()
+    Some(layers.chain(stacks).collect())
 }

@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::mount::info;
 use crate::node::Node;
 use crate::service::Service;
-use crate::{Error, connection, device, holder, metrics, stack};
+use crate::{Error, connection, device, holder, stack, status};
 use blobstore::layer::LayerId;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -34,13 +34,16 @@ pub fn work(config: Config) -> Result<(), Error> {
 }
 
 async fn serve(config: Config) -> Result<(), Error> {
-    let (node, registry) = Node::assemble(config)?;
+    let (node, mut registry) = Node::assemble(config)?;
     let node = Arc::new(node);
     let ended = start_session(&node)?;
     stack::take_down_halves(&node.layers, &node.config).await;
     if let Some(address) = &node.config.metrics {
-        let listener = metrics::listen(address).await?;
-        tokio::spawn(metrics::serve(listener, Arc::new(registry)));
+        let looked = Arc::clone(&node);
+        let mounts = move || i64::try_from(status::mounts(&looked)?.len()).ok();
+        metrics::gauge(&mut registry, "mounts", "Layers and stacks that are mounted", mounts);
+        let published = metrics::publish("[daemon] metrics", address, registry).await;
+        published.map_err(|error| Error::Invalid(error.to_string()))?;
     }
     let leasing = Arc::clone(&node);
     tokio::spawn(async move { leasing.leases.run(&leasing.refs, || leasing.wanted()).await });

@@ -9,15 +9,21 @@ use crate::record::{Kind, Record, Time};
 use crate::snapshots::{Request as NewSnapshot, Snapshots};
 use crate::transitions::Commit;
 use containerd::snapshots as api;
+use prometheus_client::metrics::histogram::Histogram;
 use prost_types::Timestamp;
 use std::sync::Arc;
+use std::time::Instant;
 use tonic::{Code, Request, Response, Status};
 
 /// Snapshots in one message of a List stream.
 const LIST_BLOCK: usize = 100;
 
 /// The service.
-pub(crate) struct Service(pub(crate) Arc<Snapshots>);
+pub(crate) struct Service {
+    pub(crate) snapshots: Arc<Snapshots>,
+    /// Seconds of each Prepare and View, whatever came of it.
+    pub(crate) prepare: Histogram,
+}
 
 impl Service {
     async fn run<T, F>(&self, call: impl FnOnce(Arc<Snapshots>) -> F) -> std::result::Result<T, Status>
@@ -25,13 +31,15 @@ impl Service {
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        let done = tokio::spawn(call(Arc::clone(&self.0))).await;
+        let done = tokio::spawn(call(Arc::clone(&self.snapshots))).await;
         done.map_err(|error| Error::caused("the request's task failed", error)).flatten().map_err(status)
     }
 
     async fn create(&self, new: NewSnapshot) -> std::result::Result<Vec<containerd::types::Mount>, Status> {
-        let mount = self.run(|snapshots| async move { snapshots.prepare(new).await }).await?;
-        Ok(vec![to_mount(mount)])
+        let begun = Instant::now();
+        let prepared = self.run(|snapshots| async move { snapshots.prepare(new).await }).await;
+        self.prepare.observe(begun.elapsed().as_secs_f64());
+        Ok(vec![to_mount(prepared?)])
     }
 }
 
@@ -84,7 +92,7 @@ impl api::snapshots_server::Snapshots for Service {
         request: Request<api::StatSnapshotRequest>,
     ) -> std::result::Result<Response<api::StatSnapshotResponse>, Status> {
         let key = request.into_inner().key;
-        let record = self.0.stat(&key).map_err(status)?;
+        let record = self.snapshots.stat(&key).map_err(status)?;
         Ok(Response::new(api::StatSnapshotResponse { info: Some(to_info(key, record)) }))
     }
 
@@ -121,7 +129,7 @@ impl api::snapshots_server::Snapshots for Service {
         &self,
         request: Request<api::UsageRequest>,
     ) -> std::result::Result<Response<api::UsageResponse>, Status> {
-        let usage = self.0.usage(&request.into_inner().key).await.map_err(status)?;
+        let usage = self.snapshots.usage(&request.into_inner().key).await.map_err(status)?;
         let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         Ok(Response::new(api::UsageResponse { size: signed(usage.size), inodes: signed(usage.inodes) }))
     }

@@ -3,7 +3,8 @@
 use crate::error::{Context, Result};
 use crate::record::Record;
 use redb::{
-    MultimapTableDefinition, ReadTransaction, ReadableMultimapTable, ReadableTable, TableDefinition, WriteTransaction,
+    MultimapTableDefinition, ReadTransaction, ReadableMultimapTable, ReadableTable, ReadableTableMetadata,
+    TableDefinition, WriteTransaction,
 };
 
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
@@ -158,6 +159,11 @@ impl Reader {
     /// Calls `each` with every snapshot, in the order of their names.
     pub(crate) fn scan(&self, each: impl FnMut(&str, Record) -> Result<()>) -> Result<()> {
         scan(&self.snapshots, each)
+    }
+
+    /// How many snapshots there are.
+    pub(crate) fn count(&self) -> Result<u64> {
+        self.snapshots.len().context(failed)
     }
 
     /// Every layer that has a directory: (id, number).

@@ -48,7 +48,7 @@ impl Node {
         };
         let text = format!(
             "[store]\nurl = \"file://{at}/store\"\nadded_latency = \"0s\"\n[cache]\ndir = \"{at}/cache\"\nreserve = \"0%\"\n[daemon]\nrun = \"{at}/run\"\n\
-             metrics = \"\"\n{face}{daemon}\n[snapshotter]\nroot = \"{at}/sn\"\naddress = \"{at}/sn.sock\"\n{more}\n"
+             metrics = \"\"\n{face}{daemon}\n[snapshotter]\nroot = \"{at}/sn\"\naddress = \"{at}/sn.sock\"\nmetrics = \"\"\n{more}\n"
         );
         fs::write(dir.path().join("config.toml"), text).unwrap();
         Self { dir, daemon: None, snapshotter: None }

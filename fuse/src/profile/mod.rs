@@ -7,7 +7,7 @@ mod record;
 
 use crate::Error;
 use crate::config::Config;
-use crate::metrics::Meters;
+use crate::meters::Meters;
 use blobstore::fetch::{Fetcher, Layer, Starts};
 use blobstore::layer::LayerId;
 use blobstore::profile::{Keep, Share, Step, node_name, plan};

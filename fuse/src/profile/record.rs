@@ -5,7 +5,7 @@
 //! is kept when it ends; a worker that dies takes those that had not ended with it, and nothing else.
 
 use super::{Options, PATIENCE};
-use crate::metrics::Meters;
+use crate::meters::Meters;
 use blobstore::fetch::{Cause, Event, Fetcher, Layer, Watch};
 use blobstore::layer::LayerId;
 use blobstore::profile::{Keep, Run};

@@ -1,23 +1,10 @@
-//! The daemon's own counters, and the page that Prometheus reads.
+//! The daemon's own counters.
 
-use crate::Error;
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
-use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
-
-/// A client that does not finish its request in this time is cut off.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the devices did. Fetching and caching count for themselves.
 #[derive(Debug, Clone)]
@@ -93,58 +80,5 @@ impl Meters {
 
     pub(crate) fn takeovers(&self, count: u32) {
         self.takeovers.inc_by(count.into());
-    }
-}
-
-/// Opens the page's address, so that a wrong one is an error at the start.
-pub(crate) async fn listen(address: &str) -> Result<TcpListener, Error> {
-    let listener = TcpListener::bind(address).await;
-    let listener = listener.map_err(|e| {
-        let wanted =
-            if e.kind() == std::io::ErrorKind::InvalidInput { "; write IP:PORT, or \"\" for none" } else { "" };
-        Error::Invalid(format!("[daemon] metrics = \"{address}\": {e}{wanted}"))
-    })?;
-    let at = listener.local_addr().map_err(Error::system)?;
-    tracing::info!(address = %at, "metrics are at http://{at}/metrics");
-    Ok(listener)
-}
-
-/// Serves `/metrics` for ever.
-pub(crate) async fn serve(listener: TcpListener, registry: Arc<Registry>) {
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => drop(tokio::spawn(connection(stream, Arc::clone(&registry)))),
-            Err(error) => {
-                tracing::warn!(%error, "metrics: accept");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
-}
-
-async fn connection(stream: TcpStream, registry: Arc<Registry>) {
-    let service = service_fn(move |request| {
-        let answer = page(&request, &registry);
-        async move { Ok::<_, Infallible>(answer) }
-    });
-    let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
-    // A client that went away is its own business.
-    let _ = http.serve_connection(TokioIo::new(stream), service).await;
-}
-
-fn page(request: &Request<Incoming>, registry: &Registry) -> Response<Full<Bytes>> {
-    let with = |status, text: String| {
-        let mut response = Response::new(Full::new(Bytes::from(text)));
-        *response.status_mut() = status;
-        response
-    };
-    if request.method() != Method::GET || request.uri().path() != "/metrics" {
-        return with(StatusCode::NOT_FOUND, "the metrics are at /metrics\n".to_owned());
-    }
-    let mut text = String::new();
-    match encode(&mut text, registry) {
-        Ok(()) => with(StatusCode::OK, text),
-        Err(e) => with(StatusCode::INTERNAL_SERVER_ERROR, format!("{e}\n")),
     }
 }

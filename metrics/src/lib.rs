@@ -1,0 +1,107 @@
+//! The page that Prometheus reads, for every daemon alike. What is on it is theirs.
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use std::convert::Infallible;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+
+/// A client that does not finish its request in this time is cut off.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Serves `http://ADDRESS/metrics` from now on, for as long as the runtime is there. `key` is where the address was configured,
+/// such as `[daemon] metrics`.
+///
+/// # Errors
+/// As of listening, with the key and the address, so that a wrong one is an error at the start.
+pub async fn publish(key: &str, address: &str, registry: Registry) -> io::Result<()> {
+    let listener = TcpListener::bind(address).await.map_err(|error| {
+        let wanted = if error.kind() == io::ErrorKind::InvalidInput { "; write IP:PORT, or \"\" for none" } else { "" };
+        io::Error::new(error.kind(), format!("{key} = \"{address}\": {error}{wanted}"))
+    })?;
+    let at = listener.local_addr()?;
+    tracing::info!(address = %at, "metrics are at http://{at}/metrics");
+    tokio::spawn(serve(listener, Arc::new(registry)));
+    Ok(())
+}
+
+/// What is counted by looking, when the page is asked for: a gauge of this name.
+pub fn gauge(
+    registry: &mut Registry,
+    name: &'static str,
+    help: &'static str,
+    look: impl Fn() -> Option<i64> + Send + Sync + 'static,
+) {
+    registry.sub_registry_with_prefix("lamina").register_collector(Box::new(Looked { name, help, look }));
+}
+
+/// Not there while it cannot be looked at.
+struct Looked<F> {
+    name: &'static str,
+    help: &'static str,
+    look: F,
+}
+
+impl<F> fmt::Debug for Looked<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl<F: Fn() -> Option<i64> + Send + Sync + 'static> Collector for Looked<F> {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let Some(value) = (self.look)() else { return Ok(()) };
+        let gauge = ConstGauge::new(value);
+        gauge.encode(encoder.encode_descriptor(self.name, self.help, None, gauge.metric_type())?)
+    }
+}
+
+async fn serve(listener: TcpListener, registry: Arc<Registry>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => drop(tokio::spawn(connection(stream, Arc::clone(&registry)))),
+            Err(error) => {
+                tracing::warn!(%error, "metrics: accept");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, registry: Arc<Registry>) {
+    let service = service_fn(move |request| {
+        let answer = page(&request, &registry);
+        async move { Ok::<_, Infallible>(answer) }
+    });
+    let mut http = hyper::server::conn::http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+    // A client that went away is its own business.
+    let _ = http.serve_connection(TokioIo::new(stream), service).await;
+}
+
+fn page(request: &Request<Incoming>, registry: &Registry) -> Response<Full<Bytes>> {
+    let with = |status, text: String| {
+        let mut response = Response::new(Full::new(Bytes::from(text)));
+        *response.status_mut() = status;
+        response
+    };
+    if request.method() != Method::GET || request.uri().path() != "/metrics" {
+        return with(StatusCode::NOT_FOUND, "the metrics are at /metrics\n".to_owned());
+    }
+    let mut text = String::new();
+    match encode(&mut text, registry) {
+        Ok(()) => with(StatusCode::OK, text),
+        Err(e) => with(StatusCode::INTERNAL_SERVER_ERROR, format!("{e}\n")),
+    }
+}
