@@ -177,7 +177,12 @@ fn serve(
                 Answer::CutAnswer(after) | Answer::StallAnswer(after) | Answer::ResetAnswer(after) => {
                     body.truncate(after)
                 }
-                Answer::Flip => *body.last_mut().unwrap() ^= 1,
+                Answer::Flip => {
+                    // Some answers have no body.
+                    if let Some(last) = body.last_mut() {
+                        *last ^= 1;
+                    }
+                }
                 _ => {}
             }
             client.write_all(response.as_bytes())?;
