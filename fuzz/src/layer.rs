@@ -100,7 +100,7 @@ fn convert(tar: &[u8]) -> Result<()> {
     read_entries(&mut Reader::new(tar), &mut upper, &mut spool)?;
     let mut settled = upper.settle(&below)?;
     for assumption in &settled.assumes {
-        assert!(below.holds(assumption) || assumption.found == converter::tree::Found::Contents, "{assumption:?}");
+        assert!(below.holds(assumption) || assumption.found == converter::tree::Found::Copied, "{assumption:?}");
     }
     let mut files = std::mem::take(&mut settled.contents);
     for (node, _) in &settled.copies {
