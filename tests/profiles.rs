@@ -266,13 +266,18 @@ fn warming_by_profile_fetches_what_starts_on_other_nodes_read_and_nothing_else()
     fs::write(&file, whole).unwrap();
     read(&target, &[3]);
     unmount(&node, &target);
-    // A store that is away is told as that, where this node knows nothing.
+    // Where this node knows nothing, a store without profiles is told from one whose profiles cannot be read.
     assert!(node.stop_daemon());
     fs::remove_dir_all(node.path("cache/profiles")).unwrap();
     node.start_daemon();
     fs::rename(node.path("store/node"), node.path("gone")).unwrap();
     let error = node.fail(1, &["cache", "warm", "--profile", "base/one:1"]);
     assert!(error.contains("no layer of tag:base/one:1 has a profile") && error.contains("Start it once"), "{error}");
+    fs::remove_dir_all(node.path("cache/profiles")).unwrap();
+    let _ = fs::remove_dir_all(node.path("store/node"));
+    std::os::unix::fs::symlink("node", node.path("store/node")).unwrap();
+    let error = node.fail(1, &["cache", "warm", "--profile", "base/one:1"]);
+    assert!(error.contains(&format!("cannot read the profiles of layer {layer}")), "{error}");
     assert!(node.stop_daemon());
 }
 

@@ -2,7 +2,7 @@
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use std::time::Duration;
 
@@ -19,8 +19,7 @@ type Labels = Vec<(&'static str, &'static str)>;
 
 impl Default for Meters {
     fn default() -> Self {
-        // 0.5 ms to 16 s, as of the fetches.
-        let read_wait = Histogram::new(exponential_buckets(0.0005, 2.0, 16));
+        let read_wait = metrics::seconds();
         let profiles = Family::<Labels, Counter>::default();
         // There from the start on, at zero.
         for what in ["recorded", "replayed"] {

@@ -9,6 +9,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use std::convert::Infallible;
 use std::fmt;
@@ -27,13 +28,22 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// As of listening, with the key and the address, so that a wrong one is an error at the start.
 pub async fn publish(key: &str, address: &str, registry: Registry) -> io::Result<()> {
     let listener = TcpListener::bind(address).await.map_err(|error| {
-        let wanted = if error.kind() == io::ErrorKind::InvalidInput { "; write IP:PORT, or \"\" for none" } else { "" };
+        let wanted = match error.kind() {
+            io::ErrorKind::InvalidInput => "; write IP:PORT, or \"\" for none",
+            io::ErrorKind::AddrInUse => "; choose another, or \"\" for none",
+            _ => "",
+        };
         io::Error::new(error.kind(), format!("{key} = \"{address}\": {error}{wanted}"))
     })?;
     let at = listener.local_addr()?;
     tracing::info!(address = %at, "metrics are at http://{at}/metrics");
     tokio::spawn(serve(listener, Arc::new(registry)));
     Ok(())
+}
+
+/// Seconds that something took, from half a millisecond to 16 s.
+pub fn seconds() -> Histogram {
+    Histogram::new(exponential_buckets(0.0005, 2.0, 16))
 }
 
 /// What is counted by looking, when the page is asked for: a gauge of this name.

@@ -45,7 +45,7 @@ pub use error::{Error, ErrorKind, Result};
 use error::Context;
 
 use containerd::snapshots::snapshots_server::SnapshotsServer;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -158,8 +158,7 @@ async fn open(config: &Config) -> Result<(Arc<snapshots::Snapshots>, Arc<cleanup
 
 /// Offers the metrics, if they are wanted; gives the one that requests are timed by.
 async fn publish(config: &Config, state: &Arc<state::State>) -> Result<Histogram> {
-    // 0.5 ms to 16 s, as of laminad's.
-    let prepare = Histogram::new(exponential_buckets(0.0005, 2.0, 16));
+    let prepare = metrics::seconds();
     let Some(address) = &config.metrics else { return Ok(prepare) };
     let mut registry = Registry::default();
     let lamina = registry.sub_registry_with_prefix("lamina");

@@ -96,7 +96,7 @@ impl Sweep {
             Err(error) => return Err(error.into()),
         };
         let body = serde_json::from_slice::<Body>(&body);
-        Ok(body.is_ok_and(|body| has_ended(&*self.store, &body, other, now)))
+        Ok(body.is_ok_and(|body| has_ended(self.store.url(), &body, other, now)))
     }
 
     /// Says what is about to be deleted. Who holds any of it from now on will wait for the end.
@@ -176,9 +176,9 @@ fn is_live(listed: &Listed, now: SystemTime) -> bool {
 
 /// Whether a collector of this machine is no more, and nothing is done for it any more. What a directory was asked for is done
 /// or will not be when the process is gone.
-fn has_ended(store: &dyn Store, body: &Body, listed: &Listed, now: SystemTime) -> bool {
+fn has_ended(url: &str, body: &Body, listed: &Listed, now: SystemTime) -> bool {
     let age = now.duration_since(listed.stat.modified).unwrap_or_default();
-    body.process.is_gone_here() && (store.url().starts_with("file:") || age >= ON_THE_WAY)
+    body.process.is_gone_here() && (url.starts_with("file:") || age >= ON_THE_WAY)
 }
 
 /// Those of `keys` that a collector is about to delete. `listed` are the sweeps, `now` the store's time.
@@ -197,7 +197,7 @@ pub(super) async fn named(
         };
         match serde_json::from_slice::<Body>(&body).ok().filter(|body| body.version == VERSION) {
             // Was killed: it deletes nothing more, whenever the next collector takes this away.
-            Some(body) if has_ended(store, &body, sweep, now) => {}
+            Some(body) if has_ended(store.url(), &body, sweep, now) => {}
             Some(body) => {
                 let theirs: BTreeSet<&String> = body.keys.iter().collect();
                 found.extend(keys.iter().filter(|key| theirs.contains(key)).cloned());
@@ -207,4 +207,31 @@ pub(super) async fn named(
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Stat;
+
+    #[test]
+    fn what_an_ended_collector_asked_a_server_for_is_waited_for_and_a_directory_has_done_it() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let here = serde_json::to_value(Process::this()).unwrap();
+        let body = |pid: u32| -> Body {
+            let process = serde_json::json!({"place": here["place"], "pid": pid});
+            serde_json::from_value(serde_json::json!({"version": VERSION, "process": process})).unwrap()
+        };
+        child.wait().unwrap();
+        let (ended, lives) = (body(child.id()), body(std::process::id()));
+        let now = SystemTime::now();
+        let of_age = |age| Listed { key: String::new(), stat: Stat { size: 0, modified: now - age } };
+        let fresh = of_age(ON_THE_WAY - Duration::from_secs(1));
+        assert!(has_ended("file:///store", &ended, &fresh, now) && !has_ended("file:///store", &lives, &fresh, now));
+        for url in ["s3://bucket/store", "3fs:///mount/store"] {
+            assert!(!has_ended(url, &ended, &fresh, now), "{url}");
+            assert!(has_ended(url, &ended, &of_age(ON_THE_WAY), now), "{url}");
+            assert!(!has_ended(url, &lives, &of_age(DEAD), now), "{url}");
+        }
+    }
 }

@@ -234,6 +234,17 @@ fn both(world: &World) -> Vec<Play> {
 }
 
 #[test]
+fn two_collectors_and_a_converter_leave_what_it_uses_whole() {
+    play_some("two collectors and a converter", after(&[one(1)], &[one(1)]), |world| {
+        vec![
+            Box::pin(collects(world.hands(0), "gc", 1)),
+            Box::pin(collects(world.hands(1), "other", 1)),
+            Box::pin(tags(world.hands(2), "conv", 1)),
+        ]
+    });
+}
+
+#[test]
 fn a_collector_that_is_killed_holds_nobody_up_for_ever_and_is_made_up_for() {
     play_with("a killed collector", after(&[one(1)], &[one(1)]), both, &[sweep::DEAD], &[0]);
 }

@@ -16,7 +16,9 @@ const PIECE: u64 = 8 << 20;
 /// Whether anybody waits for a write: a command that a signal ends goes away from what it began, and half a layer is not to
 /// stay under a temporary name.
 #[derive(Debug, Default)]
-pub(super) struct Wanted(Arc<AtomicBool>);
+pub(super) struct Wanted {
+    no_more: Arc<AtomicBool>,
+}
 
 /// Who waits.
 pub(super) struct Waiting(Arc<AtomicBool>);
@@ -24,11 +26,11 @@ pub(super) struct Waiting(Arc<AtomicBool>);
 impl Wanted {
     /// Until that is dropped.
     pub(super) fn until_dropped(&self) -> Waiting {
-        Waiting(self.0.clone())
+        Waiting(self.no_more.clone())
     }
 
     fn check(&self) -> io::Result<()> {
-        match self.0.load(Ordering::Relaxed) {
+        match self.no_more.load(Ordering::Relaxed) {
             true => Err(io::Error::other("nobody waits for it any more")),
             false => Ok(()),
         }
