@@ -49,7 +49,8 @@ fn a_list_of_a_store_that_is_not_there_is_an_error_and_of_an_empty_one_it_is_emp
     let node = Node::default();
     let store = node.path("store");
     let lists: [&[&str]; 5] = [&["ls"], &["ls", "--long"], &["ls", "--layers"], &["ls", "--revoked"], &["du"]];
-    for list in lists {
+    let others: [&[&str]; 2] = [&["rm", "x"], &["unrevoke", "000000000000"]];
+    for list in lists.into_iter().chain(others) {
         let list = [&["store"][..], list].concat();
         let said = node.fail(1, &list);
         assert!(said.contains(store.to_str().unwrap()) && said.contains("there is no store"), "{list:?}: {said}");

@@ -35,7 +35,7 @@ pub(super) fn run(context: &Context, runtime: &Runtime, arguments: &Convert) -> 
     options.progress = Some(Arc::new(move |event: &Event<'_>| show(&shown, lines, event)));
     let refs = context.refs()?;
     let work = environment::work_directory();
-    let done = runtime.block_on(interruptible(async |stop: Stop| {
+    let done = runtime.block_on(interruptible(async |mut stop: Stop| {
         let done = converter::convert_until(&refs, &source, &work, &options, stop.wait()).await;
         done.map_err(Failure::from)
     }));

@@ -21,8 +21,8 @@ pub(super) fn run(context: &Context, runtime: &Runtime, arguments: &Export) -> R
     let name: Name = arguments.reference.parse().map_err(|e| Failure::usage(format!("{e}")))?;
     let output = choose_output(context, arguments)?;
     let streams = matches!(output, Output::Stream(_));
-    let exported = runtime.block_on(interruptible(async |stop: Stop| {
-        let origin = origin(context, name).await?;
+    let exported = runtime.block_on(interruptible(async |mut stop: Stop| {
+        let Some(origin) = stop.or(origin(context, name)).await? else { return Ok(None) };
         let bar = output::bar(0, "exporting");
         let (moving, stopped) = (bar.clone(), noted(stop));
         let told = move |done, total| {
@@ -91,7 +91,7 @@ fn choose_output(context: &Context, arguments: &Export) -> Result<Output, Failur
 }
 
 /// Set when it is time to end, so that what was begun is taken back.
-fn noted(stop: Stop) -> Arc<AtomicBool> {
+fn noted(mut stop: Stop) -> Arc<AtomicBool> {
     let stopped = Arc::new(AtomicBool::new(false));
     let set = stopped.clone();
     tokio::spawn(async move {

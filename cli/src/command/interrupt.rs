@@ -51,8 +51,16 @@ pub(super) struct Stop(oneshot::Receiver<()>);
 
 impl Stop {
     /// Waits for that.
-    pub(super) async fn wait(self) {
+    pub(super) async fn wait(&mut self) {
         // Nothing is ever sent: the other end is dropped.
-        let _ = self.0.await;
+        let _ = (&mut self.0).await;
+    }
+
+    /// Does `work`, or goes away from it where it is time to end.
+    pub(super) async fn or<T>(&mut self, work: impl Future<Output = Result<T, Failure>>) -> Result<Option<T>, Failure> {
+        tokio::select! {
+            done = work => done.map(Some),
+            () = self.wait() => Ok(None),
+        }
     }
 }

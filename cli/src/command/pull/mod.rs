@@ -43,24 +43,17 @@ pub(super) async fn run(context: &Context, arguments: &Pull) -> Result<(), Failu
     let name: ImageName =
         arguments.image.trim_start_matches("image:").parse().map_err(|e| Failure::usage(format!("{e}")))?;
     let refs = context.refs()?;
-    let plan = interruptible(|stop| unless(stop, plan(&refs, &name, &arguments.snapshotter))).await?;
-    let pulled = interruptible(async |stop| {
+    let planned = async |mut stop: Stop| stop.or(plan(&refs, &name, &arguments.snapshotter)).await;
+    let plan = interruptible(planned).await?;
+    let pulled = interruptible(async |mut stop: Stop| {
         let containerd = Containerd::open(&arguments.address, &arguments.namespace).await?;
-        let done = unless(stop, write(&containerd, &plan, arguments)).await;
+        let done = stop.or(write(&containerd, &plan, arguments)).await;
         // The lease goes in any case: what a pull made that came to no end is the garbage collector's.
         let closed = containerd.close().await;
         done.and_then(|done| closed.map(|()| done))
     });
     pulled.await?;
     report(context, &plan)
-}
-
-/// Does `work`, or goes away from it where it is time to end.
-async fn unless<T>(stop: Stop, work: impl Future<Output = Result<T, Failure>>) -> Result<Option<T>, Failure> {
-    tokio::select! {
-        done = work => done.map(Some),
-        () = stop.wait() => Ok(None),
-    }
 }
 
 async fn plan(refs: &Refs, name: &ImageName, snapshotter: &str) -> Result<Plan, Failure> {

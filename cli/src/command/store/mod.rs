@@ -40,7 +40,7 @@ async fn there(refs: &Refs) -> Result<(), Failure> {
     match refs.check_there().await {
         Ok(true) => {}
         Ok(false) => tracing::warn!("{}: {said}", refs.store().url()),
-        Err(error) => return Err(Failure::because("cannot list", &error)),
+        Err(error) => return Err(Failure::failed(blobstore::causes(&error))),
     }
     Ok(())
 }

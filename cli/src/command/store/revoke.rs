@@ -40,6 +40,7 @@ pub(super) async fn revoke(context: &Context, arguments: &StoreRevoke) -> Result
 pub(super) async fn unrevoke(context: &Context, arguments: &StoreUnrevoke) -> Result<(), Failure> {
     let name = layer_name(&arguments.layer)?;
     let refs = context.refs()?;
+    there(&refs).await?;
     let because = |e| Failure::because("cannot take it back", &e);
     let layer = match &name {
         Name::Layer(layer) => *layer,

@@ -26,6 +26,7 @@ pub(super) async fn rm(context: &Context, arguments: &StoreRm) -> Result<(), Fai
         names.push(name);
     }
     let refs = context.refs()?;
+    super::there(&refs).await?;
     // All or none: a name that is not there is most likely a mistake.
     for name in &names {
         if !is_there(&refs, name).await.map_err(|e| Failure::because(name, &e))? {
