@@ -53,7 +53,7 @@ pub(crate) enum Command {
     /// Turn an image, a tar file or a directory into layers in the store
     ///
     /// The store is made by the first conversion. Layers of an image that it has already are not made again; nothing
-    /// is seen in it before the whole source is converted. Until then the work lies in TMPDIR, or /var/tmp: room for the
+    /// is seen in it before the whole source is converted, and what comes to a revoked layer is refused. Until then the work lies in TMPDIR, or /var/tmp: room for the
     /// layers that come out, and for the files of the largest. What was interrupted goes on at the layer where it was when
     /// it is begun again (a tar or directory is one layer), and conversions that need the same layer at once make it once.
     ///
@@ -275,7 +275,8 @@ pub(crate) struct Convert {
     /// zstd level
     #[arg(long, value_name = "N", default_value_t = LEVEL, value_parser = clap::value_parser!(i32).range(1..=19))]
     pub(crate) level: i32,
-    /// Convert again what the store has already, or an interrupted conversion left
+    /// Convert again what the store has already, or an interrupted conversion left. A collapsed stack stays where the layers
+    /// come out the same, and goes with them else, unless --collapse is given
     #[arg(long)]
     pub(crate) again: bool,
     /// Make consecutive layers of an image one, while their layer files are at most SIZE together (3GiB, 500 MB): a second
