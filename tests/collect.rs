@@ -145,6 +145,49 @@ fn a_revoked_layer_gets_no_new_mount_and_says_what_has_it() {
 }
 
 #[test]
+fn what_is_revoked_is_listed_refused_to_conversions_and_can_be_taken_back() {
+    let node = Node::default();
+    let source = write(&node, 1);
+    let ids = layers(&node.convert(&source, &[]));
+    node.run(&["store", "revoke", &ids[1], "--reason", "a key \u{1b} in it"]);
+    let listed = node.json(&["store", "ls", "--revoked"]);
+    assert_eq!(
+        (&listed["revoked"][0]["layer"], listed["revoked"].as_array().unwrap().len()),
+        (&ids[1].clone().into(), 1)
+    );
+    assert!(listed["revoked"][0]["time"].as_u64().unwrap() > 0);
+    assert_eq!(node.run(&["store", "ls", "--revoked"]), format!("layer:{}  a key \\u{{1b}} in it\n", ids[1]));
+    // A conversion comes to the same layer, whatever there is to be reused; so does that of the image under another name.
+    let before = files(&node.path("store"));
+    for options in [&[][..], &["--again"], &["--name", "gc.local/other:1"]] {
+        let said = node.fail(3, &[&["convert", &source], options].concat());
+        assert!(said.contains(&format!("store unrevoke {}", ids[1])) && said.contains("ls --revoked"), "{said}");
+    }
+    assert!(files(&node.path("store")) == before, "nothing was written, and no lease is left");
+    // Another image that only shares the layer below is made.
+    node.convert(&write(&node, 2), &[]);
+
+    assert!(node.fail(1, &["store", "unrevoke", &ids[0]]).contains("not revoked"));
+    assert!(node.fail(2, &["store", "unrevoke", &name(1)]).contains("is no layer"));
+    assert_eq!(node.json(&["store", "unrevoke", &ids[1][..12]])["unrevoked"], ids[1].as_str());
+    assert!(node.fail(1, &["store", "unrevoke", &ids[1]]).contains("not revoked"));
+    assert_eq!(node.run(&["store", "ls", "--revoked"]), "");
+    node.run(&["inspect", &name(1)]);
+    assert_eq!(layers(&node.convert(&source, &[])), ids);
+    // A directory's layer, and one that several became.
+    let tools = node.new_dir("tools");
+    let tag = node.convert_dir(&tools, "toolkit/tools:1");
+    node.run(&["store", "revoke", &tag]);
+    let convert = ["convert", &format!("dir:{}", tools.display()), "--tag", "toolkit/tools:2"];
+    assert!(node.fail(3, &convert).contains(&tag));
+    let collapsed = node.json(&["convert", &source, "--collapse", "1GiB"]);
+    let one = collapsed["images"][0]["collapsed"]["stack"][0].as_str().unwrap();
+    node.run(&["store", "revoke", one]);
+    assert!(node.fail(3, &["convert", &source, "--collapse", "1GiB"]).contains(one));
+    node.run(&["convert", &source]);
+}
+
+#[test]
 fn what_collectors_cannot_read_keeps_them_from_deleting_anything() {
     let node = Node::default();
     node.convert(&write(&node, 1), &[]);

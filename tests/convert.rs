@@ -184,3 +184,52 @@ fn one_pip_layer_serves_two_bases_and_is_made_anew_for_a_third_where_it_would_be
     node.run(&["verify", &source]);
     assert!(listing(&node.path("store/refs/diff")).iter().filter(|(_, what)| what != "directory").count() == 5);
 }
+
+#[test]
+fn a_profile_that_lays_nothing_out_is_said_to() {
+    let node = Node::default();
+    let image = Image::new(vec![tar(&[("a", &noise(1, 5000))]), tar(&[("b", &noise(2, 5000))])]);
+    let source = image.write(&node.path("image"), "profile.local/image:1");
+    let list = |text: &str| {
+        fs::write(node.path("list"), text).unwrap();
+        node.path("list").to_str().unwrap().to_owned()
+    };
+    let said = |arguments: &[&str]| {
+        let output = node.lamina(arguments);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{said}");
+        said
+    };
+    let convert = |list: &str, more: &[&str]| said(&[&["convert", &source, "--profile", list], more].concat());
+    assert!(convert(&list("# nothing\n"), &[]).contains("names no file"));
+    assert!(convert(&list("a\n"), &[]).contains("had them all already; --again"));
+    assert!(convert(&list("no/such\n"), &["--again"]).contains("none has a file that it names"));
+    assert_eq!(convert(&list("a\n"), &["--again"]), "");
+    // One layer more.
+    let more = Image::new(vec![image.layers[0].clone(), image.layers[1].clone(), tar(&[("c", &noise(3, 5000))])]);
+    let source = more.write(&node.path("more"), "profile.local/image:2");
+    let told = said(&["convert", &source, "--profile", &list("c\n")]);
+    assert!(told.contains("2 of 3 layers are not laid out by it"), "{told}");
+    let told = said(&["inspect", "profile.local/image:2", "--profile"]);
+    assert!(told.contains("no start of image:profile.local/image:2 was recorded"), "{told}");
+    assert_eq!(node.run(&["inspect", "profile.local/image:2", "--profile"]), "");
+}
+
+#[test]
+fn a_collapsed_stack_that_converting_again_drops_is_told_of() {
+    let node = Node::default();
+    let image = Image::new(vec![tar(&[("a", &noise(1, 5000)), ("z", b"z")]), tar(&[("b", &noise(2, 5000))])]);
+    let source = image.write(&node.path("image"), "collapsed.local/image:1");
+    node.run(&["convert", &source, "--collapse", "1GiB"]);
+    fs::write(node.path("list"), "z\n").unwrap();
+    let list = node.path("list");
+    let again = ["convert", &source, "--again", "--profile", list.to_str().unwrap()];
+    let told = |arguments: &[&str]| String::from_utf8(node.lamina(arguments).stderr).unwrap();
+    // The same layers keep it, others do not.
+    assert_eq!(told(&again[..3]), "");
+    assert_eq!(node.json(&["inspect", "collapsed.local/image:1"])["collapsed"].as_array().unwrap().len(), 1);
+    assert!(told(&again).contains("is dropped: --collapse SIZE"), "{}", told(&again));
+    assert!(node.json(&["inspect", "collapsed.local/image:1"])["collapsed"].is_null());
+    assert_eq!(told(&[&again[..], &["--collapse", "1GiB"]].concat()), "");
+    node.run(&["verify", &source]);
+}

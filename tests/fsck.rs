@@ -87,6 +87,33 @@ fn a_damaged_layer_is_found_by_its_index_or_by_all_of_its_bytes() {
 }
 
 #[test]
+fn of_a_damaged_layer_what_helps_is_told_by_who_needs_it() {
+    let (node, _, [base, _]) = converted();
+    let file = layer_file(&node.path("store"), &base);
+    let length = fs::metadata(&file).unwrap().len();
+    fs::File::options().write(true).open(&file).unwrap().set_len(length / 2).unwrap();
+    let told = |status| {
+        let found = findings(&node, &[], status);
+        let [finding] = of(&found, "layers/")[..] else { panic!("{found:#?}") };
+        finding["what"].as_str().unwrap().to_owned()
+    };
+    assert!(told(1).contains("--again"), "{}", told(1));
+    node.run(&["store", "rm", NAME]);
+    let advice = {
+        let found = findings(&node, &[], 1);
+        let of_base: Vec<_> =
+            of(&found, "layers/").into_iter().filter(|f| f["key"].to_string().contains(&base)).collect();
+        assert_eq!(of_base.len(), 1, "{found:#?}");
+        of_base[0]["what"].as_str().unwrap().to_owned()
+    };
+    assert!(advice.contains("store gc --delete") && !advice.contains("--again"), "{advice}");
+    let gc = ["store", "gc", "--delete", "--grace", "0s", "--settle", "0s"];
+    node.run(&gc);
+    node.run(&gc);
+    assert_eq!(findings(&node, &[], 0), Vec::<Value>::new());
+}
+
+#[test]
 fn what_nothing_needs_and_what_killed_writers_left_are_told_and_are_no_faults() {
     let (node, _, [base, _]) = converted();
     node.run(&["store", "rm", NAME]);

@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, SystemTime};
@@ -259,4 +261,100 @@ fn a_conversion_that_stands_still_is_waited_for_no_longer() {
     assert!(first.0.wait().unwrap().success());
     node.run(&["verify", &source]);
     assert_eq!(kept(&node), 0);
+}
+
+const SIGNALS: [(Signal, i32); 4] = [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129), (Signal::QUIT, 131)];
+
+fn send(child: &Child, signal: Signal) {
+    rustix::process::kill_process(rustix::process::Pid::from_child(child), signal).unwrap();
+}
+
+#[test]
+fn a_conversion_that_a_signal_ends_keeps_its_layers_and_holds_nothing_of_the_store() {
+    let node = Node::default();
+    let base = tar(&[("base", b"of the store already")]);
+    let of_base = Image::new(vec![base.clone()]).write(&node.path("base"), "signals.local/base:1");
+    node.run(&["convert", &of_base]);
+    let image = Image::new(vec![base, tar(&[("a", b"small")]), tar(&[("b", &slow(1, 24 << 20))])]);
+    let source = image.write(&node.path("image"), "signals.local/image:1");
+    let convert = ["convert", "--json", "--jobs", "1", "--level", "15", &source];
+    let before = files(&node.path("store"));
+    for (signal, status) in SIGNALS {
+        let run = node.command(&convert).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        // Its last layer is being written, and it holds the lowest.
+        let part = |node: &Node| files(&node.path("work")).keys().any(|name| name.ends_with("part"));
+        node.wait("the last layer", |node| kept(node) == 1 && part(node));
+        assert!(node.path("store/node/leases").read_dir().unwrap().next().is_some(), "it holds something");
+        send(&run, signal);
+        let output = run.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{said}");
+        assert!(said.contains("lamina: interrupted"), "{said}");
+        assert!(files(&node.path("store")) == before, "no lease, no name under way");
+        let left =
+            fs::read_dir(node.path("work")).unwrap().flat_map(|user| fs::read_dir(user.unwrap().path()).unwrap());
+        let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).filter(|name| name != "kept").collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+    let report = report(&node, &convert);
+    assert_eq!(each(&report["images"][0], "resumed"), [false, true, false]);
+    node.run(&["verify", &source]);
+}
+
+#[test]
+fn an_export_that_a_signal_ends_leaves_nothing() {
+    let node = Node::default();
+    let source = Image::new(vec![tar(&[("large", &noise(1, 48 << 20))])]);
+    node.run(&["convert", &source.write(&node.path("image"), "signals.local/image:1")]);
+    let out = node.new_dir("out");
+    let mut ended = 0;
+    for (signal, status) in SIGNALS {
+        // To a pipe that nobody reads before it is told to end: it cannot be done.
+        let mut run = node.command(&["export", "signals.local/image:1"]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut first = [0; 512];
+        let mut tar = run.stdout.take().unwrap();
+        tar.read_exact(&mut first).unwrap();
+        send(&run, signal);
+        std::io::copy(&mut tar, &mut std::io::sink()).unwrap();
+        assert_eq!(run.wait().unwrap().code(), Some(status));
+        // To a file: it can be done just before.
+        let file = out.join("image.erofs");
+        let export = ["export", "signals.local/image:1", "-o", file.to_str().unwrap()];
+        let mut run = node.command(&export).stdout(Stdio::null()).spawn().unwrap();
+        node.wait("the file", |_| fs::read_dir(&out).unwrap().next().is_some());
+        send(&run, signal);
+        let code = run.wait().unwrap().code();
+        ended += usize::from(code == Some(status));
+        assert!(code == Some(status) || code == Some(0), "{code:?}");
+        assert_eq!(fs::read_dir(&out).unwrap().count(), usize::from(code == Some(0)));
+        let _ = fs::remove_file(file);
+    }
+    assert!(ended > 0, "none was ended before it was done");
+}
+
+#[test]
+fn commands_that_have_nothing_to_take_back_end_at_once_and_with_the_same_status() {
+    // A server that never answers.
+    let front = Front::start(None, |_| Answer::Silence);
+    let node = Node::default();
+    node.use_store(&format!("http://{}/store", front.address), "");
+    let commands: [&[&str]; 4] = [&["inspect", "x"], &["verify", "x"], &["store", "du"], &["store", "gc"]];
+    for (command, (signal, status)) in commands.into_iter().zip(SIGNALS) {
+        let before = front.requests().len();
+        let mut run = node.command(command).stderr(Stdio::null()).spawn().unwrap();
+        node.wait("a request", |_| front.requests().len() > before);
+        send(&run, signal);
+        assert_eq!(run.wait().unwrap().code(), Some(status), "{command:?}");
+    }
+    // As nohup starts it.
+    let mut command = std::process::Command::new("nohup");
+    let run = command.arg(tests::node::program("lamina")).arg("--config").arg(node.config()).args(["inspect", "x"]);
+    let before = front.requests().len();
+    let mut run = run.stdout(Stdio::null()).stderr(Stdio::null()).stdin(Stdio::null()).spawn().unwrap();
+    node.wait("a request", |_| front.requests().len() > before);
+    let status = fs::read_to_string(format!("/proc/{}/status", run.id())).unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    assert_eq!(u64::from_str_radix(ignored.trim(), 16).unwrap() & 1, 1, "SIGHUP stays ignored");
+    send(&run, Signal::TERM);
+    assert_eq!(run.wait().unwrap().code(), Some(143));
 }

@@ -347,3 +347,25 @@ fn metrics(node: &Node, daemon: &str) -> String {
     stream.read_to_string(&mut page).unwrap();
     page
 }
+
+#[test]
+fn who_mounts_what_is_not_there_is_told_what_is_like_it() {
+    if !tests::possible("a mount of what is not there") {
+        return;
+    }
+    let mut node = Node::default();
+    node.convert_dir(&node.new_dir("tools"), "toolkit/tools:1");
+    node.start_daemon();
+    let target = node.new_dir("target");
+    let commands: [&[&str]; 4] = [
+        &["mount", "toolkit/tools:1", "tools:1", target.to_str().unwrap()],
+        &["cache", "warm", "toolkit/tool:1"],
+        &["cache", "pin", "toolkit/tools:2"],
+        &["trace", "tools"],
+    ];
+    for command in commands {
+        let said = node.fail(1, command);
+        let meant = "did you mean tag:toolkit/tools:1?";
+        assert!(said.contains(meant) && said.matches(meant).count() == 1, "{command:?}: {said}");
+    }
+}

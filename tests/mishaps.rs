@@ -222,3 +222,55 @@ fn whoever_gives_one_tag_or_collapses_one_image_at_once_ends_with_something_whol
     let inspected: Value = node.json(&["inspect", NAME]);
     assert!((1..6).contains(&inspected["collapsed"].as_array().unwrap().len()), "{inspected}");
 }
+
+#[test]
+fn a_store_that_takes_no_writes_is_told_before_anything_is_converted() {
+    if !tests::possible("a store that is mounted read-only") {
+        return;
+    }
+    let node = Node::default();
+    let source = image(&node);
+    let at = node.path("mounted");
+    let small = Small::new(&at, "64m");
+    // One that is there, and one that would have to be made.
+    node.run(&["--store", &format!("file://{}/there", at.display()), "convert", &source]);
+    small.mount("remount,ro");
+    for store in ["there", "new/store"] {
+        let url = format!("file://{}/{store}", at.display());
+        let said = node.fail(1, &["--store", &url, "convert", "docker://127.0.0.1:1/is-not:asked"]);
+        assert!(said.contains("nothing was converted") && said.contains(&url), "{said}");
+        assert!(said.contains("Read-only file system"), "{said}");
+    }
+    write(&node.path("file"), "x");
+    let url = format!("file://{}/store", node.path("file").display());
+    let said = node.fail(1, &["--store", &url, "convert", &source]);
+    assert!(said.contains("nothing was converted") && said.to_lowercase().contains("not a directory"), "{said}");
+    let said = node.fail(1, &["--store", "http://127.0.0.1:1/store", "convert", &source]);
+    assert!(said.contains("http://127.0.0.1:1/store"), "{said}");
+}
+
+#[test]
+fn a_file_without_an_end_is_refused_wherever_a_file_is_named() {
+    let node = Node::default();
+    let source = image(&node);
+    let said = node.fail(2, &["convert", &source, "--profile", "/dev/zero"]);
+    assert!(said.contains("--profile /dev/zero: longer than"), "{said}");
+    let said = node.fail(2, &["store", "ls", "--config", "/dev/zero"]);
+    assert!(said.contains("/dev/zero: longer than"), "{said}");
+    let configured = |sections: &str| {
+        let config = node.path("endless.toml");
+        fs::write(&config, format!("[store]\nurl = \"https://127.0.0.1:1/x\"\n{sections}")).unwrap();
+        config.to_str().unwrap().to_owned()
+    };
+    let config = configured("[fetch]\nca_file = \"/dev/zero\"\n");
+    let said = node.fail(2, &["inspect", "x", "--config", &config]);
+    assert!(said.contains("/dev/zero") && said.contains("longer than"), "{said}");
+    let config = configured("[store.s3]\ncredentials_file = \"/dev/zero\"\n");
+    let said = node.fail(2, &["inspect", "x", "--config", &config, "--store", "s3://bucket/x"]);
+    assert!(said.contains("/dev/zero") && said.contains("longer than"), "{said}");
+    // An object of a store, too.
+    fs::create_dir(node.path("store")).unwrap();
+    fs::File::create(node.path("store/format")).unwrap().set_len(1 << 40).unwrap();
+    let said = node.fail(1, &["store", "ls"]);
+    assert!(said.contains("format") && said.contains("too many"), "{said}");
+}

@@ -123,6 +123,28 @@ fn a_conversion_that_a_signal_stops_takes_its_upload_back() {
     }
 }
 
+#[test]
+fn a_bucket_that_may_only_be_read_is_told_before_anything_is_converted() {
+    let Some(s3) = S3::start("a bucket that may only be read") else { return };
+    let denied = "<Error><Code>AccessDenied</Code><Message>read only</Message></Error>";
+    let front = Front::start(Some(s3.address), move |request| match request.method.as_str() {
+        "GET" | "HEAD" => Answer::Pass,
+        _ => Answer::Reply("403 Forbidden", Vec::new(), denied.into()),
+    });
+    let node = Node::default();
+    node.use_store("s3://bucket/lamina", &section(front.address));
+    let said = node.fail(1, &["convert", &image().write(&node.path("image"), NAME)]);
+    assert!(said.contains("nothing was converted") && said.contains("s3://bucket/lamina"), "{said}");
+    assert!(said.contains("read only"), "{said}");
+    assert!(!node.path("work").read_dir().unwrap().any(|entry| entry.is_ok()), "no work was begun");
+    // An empty prefix is a store without anything; a bucket that is not there is none.
+    let output = node.lamina(&["store", "ls"]);
+    assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no store yet"), "{output:?}");
+    let said = node.fail(1, &["store", "ls", "--store", "s3://no-such-bucket/lamina"]);
+    assert!(said.contains("no such bucket"), "{said}");
+}
+
 /// A server before `s3` that does not answer for the parts of layers.
 fn hanging(s3: &S3) -> Front {
     Front::start(Some(s3.address), |request| match is_of_upload(request, "PUT", "/layers/") {

@@ -3,15 +3,19 @@
 //!
 //! Timeouts, proxies, redirects and what an answer means are left to those who ask.
 
+use crate::small_file;
 use reqwest::{Certificate, Client, ClientBuilder, Url};
 use std::error::Error;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 
+/// Longest file of authorities: some ten times what a system trusts.
+const AUTHORITIES_MAX: u64 = 4 << 20;
+
 /// The certificates of a PEM file; there is at least one. The error does not name the file.
 pub fn authorities(path: &Path) -> Result<Vec<Certificate>, String> {
-    let pem = std::fs::read(path).map_err(|e| e.to_string())?;
+    let pem = small_file::read(path, AUTHORITIES_MAX).map_err(|e| e.to_string())?;
     match Certificate::from_pem_bundle(&pem) {
         Ok(found) if !found.is_empty() => Ok(found),
         _ => Err("no certificates in PEM form".to_owned()),

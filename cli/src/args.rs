@@ -14,7 +14,8 @@ use std::time::Duration;
 /// layer begins so; base/…, workspace/… and toolkit/… are tags, and anything else is an image's name in its short or
 /// long form.
 ///
-/// Exit status: 0 done; 1 it failed; 2 wrong usage; 3 the input was refused, and nothing was written.
+/// Exit status: 0 done; 1 it failed; 2 wrong usage; 3 the input was refused, and nothing was written; 130, 143 and the like
+/// (128 and its number): a signal ended it, and nothing half done is left.
 #[derive(Debug, Parser)]
 #[command(name = "lamina", version, propagate_version = true, arg_required_else_help = true)]
 pub(crate) struct Lamina {
@@ -31,7 +32,8 @@ pub(crate) struct Global {
     #[arg(long, global = true, value_name = "FILE", env = "LAMINA_CONFIG")]
     pub(crate) config: Option<PathBuf>,
     /// Store for convert, inspect, verify, export, pull and store, over the configuration's: file:///DIRECTORY, s3://BUCKET/PREFIX,
-    /// 3fs:///MOUNT/DIR, or (to read) https://HOST/PATH; laminad has its own --store [default: file:///var/lib/lamina/store]
+    /// 3fs:///MOUNT/DIR, or (to read) https://HOST/PATH [default: file:///var/lib/lamina/store]. An error for the others: they
+    /// ask laminad, which has its own --store
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) store: Option<String>,
     /// Results as JSON
@@ -51,7 +53,7 @@ pub(crate) enum Command {
     /// Turn an image, a tar file or a directory into layers in the store
     ///
     /// The store is made by the first conversion. Layers of an image that it has already are not made again; nothing
-    /// is seen in it before the whole source is converted. Until then the work lies in TMPDIR, or /var/tmp: room for the
+    /// is seen in it before the whole source is converted, and what comes to a revoked layer is refused. Until then the work lies in TMPDIR, or /var/tmp: room for the
     /// layers that come out, and for the files of the largest. What was interrupted goes on at the layer where it was when
     /// it is begun again (a tar or directory is one layer), and conversions that need the same layer at once make it once.
     ///
@@ -159,9 +161,12 @@ pub(crate) enum StoreCommand {
     /// Forbid new mounts of a layer, at once and on every node
     ///
     /// For a layer that must not be used: it has a secret or a hole in it. What names it counts as not converted: nodes unpack
-    /// the image, conversions make it anew. What is mounted stays mounted, and running containers do not notice. Nodes look at
-    /// the list at most five seconds after it changed, when they next resolve something.
+    /// the image, and a conversion makes it anew, or is refused where that gives the same layer. What is mounted stays mounted,
+    /// and running containers do not notice. Nodes look at the list at most five seconds after it changed, when they next
+    /// resolve something. `lamina store ls --revoked` lists what is revoked.
     Revoke(StoreRevoke),
+    /// Take a revocation back: the layer may be mounted again
+    Unrevoke(StoreUnrevoke),
     /// Tell what nothing needs; with --delete, delete it after a grace
     ///
     /// Needed is what names of images and tags reach, and what nodes and conversions hold in leases. An object that nothing
@@ -191,6 +196,9 @@ pub(crate) struct StoreLs {
     /// List layers instead, each as a REF with its bytes
     #[arg(long, conflicts_with = "long")]
     pub(crate) layers: bool,
+    /// List revoked layers instead, each as a REF, and why
+    #[arg(long, conflicts_with_all = ["long", "layers"])]
+    pub(crate) revoked: bool,
 }
 
 /// `lamina store rm`
@@ -210,6 +218,14 @@ pub(crate) struct StoreRevoke {
     /// Why, for those who will ask
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub(crate) reason: String,
+}
+
+/// `lamina store unrevoke`
+#[derive(Debug, Args)]
+pub(crate) struct StoreUnrevoke {
+    /// The layer's id, or at least the first 12 digits of it
+    #[arg(value_name = "LAYER")]
+    pub(crate) layer: String,
 }
 
 /// `lamina store gc`
@@ -259,7 +275,8 @@ pub(crate) struct Convert {
     /// zstd level
     #[arg(long, value_name = "N", default_value_t = LEVEL, value_parser = clap::value_parser!(i32).range(1..=19))]
     pub(crate) level: i32,
-    /// Convert again what the store has already, or an interrupted conversion left
+    /// Convert again what the store has already, or an interrupted conversion left. A collapsed stack stays where the layers
+    /// come out the same, and goes with them else, unless --collapse is given
     #[arg(long)]
     pub(crate) again: bool,
     /// Make consecutive layers of an image one, while their layer files are at most SIZE together (3GiB, 500 MB): a second

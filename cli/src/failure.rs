@@ -31,6 +31,12 @@ impl Failure {
         Self { status: USAGE, text: text.into() }
     }
 
+    /// The same, and this besides.
+    pub(crate) fn with(mut self, more: &str) -> Self {
+        self.text.push_str(more);
+        self
+    }
+
     /// A signal ended it.
     pub(crate) fn signalled(number: i32) -> Self {
         // Fits: signals end at 64. As shells tell it.

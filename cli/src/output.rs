@@ -71,6 +71,18 @@ pub(crate) fn steps() -> ProgressBar {
     bar
 }
 
+/// What somebody else wrote, so that it does nothing to a terminal.
+pub(crate) fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c.is_control() {
+            true => out.extend(c.escape_default()),
+            false => out.push(c),
+        }
+    }
+    out
+}
+
 /// A number of things for people: `1 layer`, `2 layers`.
 pub(crate) fn count(n: u64, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })

@@ -55,7 +55,7 @@ mod work;
 
 pub use chunk_size::ChunkSize;
 pub use compare::{Comparison, compare};
-pub use convert::convert;
+pub use convert::{convert, convert_until};
 pub use entries::read_entries;
 pub use error::{Error, Refusal, Result};
 pub use export::{Exported, Origin, Output, export};

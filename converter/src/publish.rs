@@ -79,9 +79,15 @@ impl Publisher<'_> {
         self.upload(&layers).await?;
         let chain_layers = chain_layers(&chain_ids(image), layers.iter().map(|layer| &layer.entry));
         let mut references = Held::new(self.refs, self.lease);
+        let had_collapsed = self.again && collapsed.is_none() && self.has_collapsed(&chain_layers).await?;
         let mut chains = references.write_chains(&chain_layers, self.again).await.map_err(held)?;
-        if let Some(collapsed) = &collapsed {
-            self.collapsed(collapsed, &mut references, &mut chains).await?;
+        match &collapsed {
+            Some(collapsed) => self.collapsed(collapsed, &mut references, &mut chains).await?,
+            None if had_collapsed && chains.last().is_some_and(|chain| chain.collapsed.is_none()) => tracing::warn!(
+                "the collapsed stack that this image had is of the layers before these, and is dropped: --collapse SIZE \
+                 makes one of these"
+            ),
+            None => {}
         }
         let top = chains.last().map(|chain| Stacks { plain: chain.stack.clone(), collapsed: chain.collapsed.clone() });
         let top = top.unwrap_or_default();
@@ -96,6 +102,16 @@ impl Publisher<'_> {
             layers: layers.into_iter().map(|layer| layer.report).collect(),
             collapsed: collapsed.map(|collapsed| collapsed.report),
         })
+    }
+
+    /// Whether the image has a collapsed stack now.
+    async fn has_collapsed(&self, layers: &[ChainLayer]) -> Result<bool> {
+        let Some(top) = layers.last() else { return Ok(false) };
+        match self.refs.chain(&top.chain_id).await {
+            Ok(chain) => Ok(chain.is_some_and(|chain| chain.collapsed.is_some())),
+            Err(e) if e.is_not_converted() => Ok(false),
+            Err(e) => Err(store(e)),
+        }
     }
 
     /// Publishes collapsed stacks beside the plain ones that stand.

@@ -65,6 +65,8 @@ struct State {
     condemned: BTreeSet<String>,
     /// When its last writing began; `None`: it is not there.
     written: Option<Duration>,
+    /// The store was asked to write it: it may be there, whatever became of that.
+    asked: bool,
     /// Of several objects after another, which.
     number: u32,
     /// For how long it was not renewed, where that was too long.
@@ -179,12 +181,16 @@ impl Lease {
         });
     }
 
-    /// Holds nothing any more.
+    /// Holds nothing any more. Who went away from writing what it names ([`Store::settle`]) waits for that first.
     pub async fn release(&self) -> Result<()> {
         let mut state = self.state.lock().await;
-        if state.written.is_some() {
-            self.store.delete(&self.key(&state)).await?;
-        }
+        let gone = match (state.written, state.asked) {
+            (Some(_), _) => self.store.delete(&self.key(&state)).await,
+            // Somebody went away from it, or it failed: what could not be written cannot be deleted either, as a rule.
+            (None, true) => self.store.delete(&self.key(&state)).await.or(Ok(())),
+            (None, false) => Ok(()),
+        };
+        gone?;
         *state = State { number: state.number, ..State::default() };
         Ok(())
     }
@@ -212,6 +218,7 @@ impl Lease {
         }
         let body = Body { version: VERSION, ttl: self.ttl.as_secs(), keys: state.keys.clone() };
         let body = serde_json::to_vec(&body).unwrap_or_default();
+        state.asked = true;
         self.store.put(&self.key(state), Bytes::from(body)).await?;
         state.written = Some(begun);
         Ok(())

@@ -22,10 +22,8 @@ impl Check<'_> {
                         self.good.insert(id);
                         self.report.note(&object.key, what, false);
                     }
-                    Err(error) => {
-                        let what = format!("{}; convert its image with --again", crate::causes(&error));
-                        self.report.fault(&object.key, what, false);
-                    }
+                    // What can be done about it is known when all names have been looked at.
+                    Err(error) => self.bad.push((object.key.clone(), crate::causes(&error))),
                 },
                 None => self.report.note(&object.key, "its name is no layer's", false),
             }

@@ -90,6 +90,8 @@ struct Check<'a> {
     report: Report,
     /// Layers that are there and right.
     good: BTreeSet<LayerId>,
+    /// Keys of layers that are not right, and what is wrong.
+    bad: Vec<(String, String)>,
 }
 
 /// Looks at a whole store. `progress` is told bytes of layers that were looked at, of how many.
@@ -104,7 +106,7 @@ pub async fn check(
     if !refs.is_there().await? {
         return Err(collect::Error::NoStore { store: refs.store().url().to_owned() });
     }
-    let mut check = Check { refs, options, report: Report::default(), good: BTreeSet::new() };
+    let mut check = Check { refs, options, report: Report::default(), good: BTreeSet::new(), bad: Vec::new() };
     check.layers(progress).await?;
     check.blobs().await?;
     check.manifests().await?;

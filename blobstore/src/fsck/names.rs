@@ -37,7 +37,29 @@ impl Check<'_> {
                 Err(error) => drop(self.unreadable_name(&key, error)?),
             }
         }
-        self.orphans().await
+        let reached = match collect::reached(self.refs).await {
+            Ok(reached) => Some(reached),
+            Err(collect::Error::Store(error)) => return Err(error.into()),
+            // Told already, by what is wrong.
+            Err(_) => None,
+        };
+        self.damaged(reached.as_ref());
+        match reached {
+            Some(reached) => self.orphans(&reached).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Layers that are not right: what helps depends on who needs them.
+    fn damaged(&mut self, reached: Option<&BTreeSet<String>>) {
+        for (key, what) in std::mem::take(&mut self.bad) {
+            let advice = match reached.map(|reached| reached.contains(&key)) {
+                Some(true) => "convert what it is of again, with --again",
+                Some(false) => "no name and no lease reaches it: lamina store gc --delete takes it away",
+                None => "convert what it is of again, with --again, if anything still names it",
+            };
+            self.report.fault(&key, format!("{what}; {advice}"), false);
+        }
     }
 
     /// Names are never repaired: what they are to stand for is for people to say.
@@ -60,13 +82,7 @@ impl Check<'_> {
     }
 
     /// Layers that no name reaches.
-    async fn orphans(&mut self) -> Result<(), collect::Error> {
-        let reached: BTreeSet<String> = match collect::reached(self.refs).await {
-            Ok(reached) => reached,
-            Err(collect::Error::Store(error)) => return Err(error.into()),
-            // Told already, by what is wrong.
-            Err(_) => return Ok(()),
-        };
+    async fn orphans(&mut self, reached: &BTreeSet<String>) -> Result<(), collect::Error> {
         let orphans: Vec<_> = self.good.iter().filter(|layer| !reached.contains(&layer_key(layer))).copied().collect();
         for layer in orphans {
             let key = layer_key(&layer);

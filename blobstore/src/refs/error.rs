@@ -44,8 +44,20 @@ pub enum Error {
         /// What it had.
         seen: u64,
     },
+    /// There is no such place.
+    #[error(
+        "{store}: there is no store: is the directory's name right, and what it lies on mounted? (lamina convert makes one; \
+         --store and [store] url name it)"
+    )]
+    NoStore {
+        /// URL of the store.
+        store: String,
+    },
     /// The stack has a layer that was revoked.
-    #[error("{name}: layer {layer} is revoked; convert the image again")]
+    #[error(
+        "{name}: layer {layer} is revoked, so this counts as not converted (why: lamina store ls --revoked; to take it back: \
+         lamina store unrevoke)"
+    )]
     Revoked {
         /// What was asked for.
         name: String,

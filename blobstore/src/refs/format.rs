@@ -42,6 +42,19 @@ impl Refs {
         }
     }
 
+    /// That there is a store, for who looks at all of it: where there is none, everything looks as if nothing had been
+    /// converted yet. `false`: there is a place for one, a directory or a bucket, and nothing in it yet.
+    ///
+    /// # Errors
+    /// [`Error::NoStore`] where there is no such place.
+    pub async fn check_there(&self) -> Result<bool> {
+        match self.is_there().await? {
+            true => Ok(true),
+            false if self.store.is_placed().await? => Ok(false),
+            false => Err(Error::NoStore { store: self.store.url().to_owned() }),
+        }
+    }
+
     /// Where nothing was found, for messages: a directory that is not mounted looks like an empty store.
     pub(super) async fn place(&self) -> Result<String> {
         self.check_format().await?;

@@ -3,7 +3,7 @@
 //! The object's being there is what counts, whatever is in it: revoking must not fail for a formality. The list is
 //! short, and asked for at most every five seconds.
 
-use super::error::Result;
+use super::error::{Error, Result};
 use super::{Refs, Stack};
 use crate::layer::LayerId;
 use crate::store::StoreError;
@@ -17,6 +17,9 @@ use tokio::task::{JoinError, JoinSet};
 
 /// How old the list of revoked layers may be: an image of many layers is resolved once per layer within seconds.
 pub(super) const MAX_AGE: Duration = Duration::from_secs(5);
+
+/// Where revocations lie.
+const PREFIX: &str = "revoked/";
 
 /// Questions about single layers that are under way at once, to a store that cannot list.
 const AT_ONCE: usize = 16;
@@ -36,7 +39,11 @@ pub struct Revocation {
 pub(super) struct Revocations(Mutex<Option<(Instant, Arc<HashSet<LayerId>>)>>);
 
 fn key(layer: &LayerId) -> String {
-    format!("revoked/{layer}")
+    format!("{PREFIX}{layer}")
+}
+
+fn layer_of(key: &str) -> Option<LayerId> {
+    key.strip_prefix(PREFIX)?.parse().ok()
 }
 
 impl Refs {
@@ -46,6 +53,36 @@ impl Refs {
         self.replace(&key(layer), &body).await?;
         *self.revocations.0.lock().await = None;
         Ok(())
+    }
+
+    /// Takes a revocation back; whether there was one.
+    pub async fn unrevoke(&self, layer: &LayerId) -> Result<bool> {
+        self.check_format().await?;
+        let found = match self.store.stat(&key(layer)).await {
+            Ok(_) => true,
+            Err(StoreError::NotFound { .. }) => false,
+            Err(e) => return Err(e.into()),
+        };
+        self.store.delete(&key(layer)).await?;
+        *self.revocations.0.lock().await = None;
+        Ok(found)
+    }
+
+    /// All revoked layers, and why and when (seconds since 1970) each was, where its object can be read.
+    pub async fn revocations(&self) -> Result<Vec<(LayerId, Option<(Revocation, u64)>)>> {
+        self.check_format().await?;
+        let mut found = Vec::new();
+        for layer in self.store.list(PREFIX).await?.iter().filter_map(|key| layer_of(key)) {
+            let why = match self.read::<Revocation>(&key(&layer)).await {
+                Ok(Some(document)) => Some((document.body, document.header.time)),
+                // Taken back since it was listed.
+                Ok(None) => continue,
+                Err(Error::Store(error)) => return Err(error.into()),
+                Err(_) => None,
+            };
+            found.push((layer, why));
+        }
+        Ok(found)
     }
 
     /// Whether a layer is revoked.
@@ -88,7 +125,7 @@ impl Refs {
 
     fn interrupted(&self, error: JoinError) -> StoreError {
         let (store, source) = (self.store.url().to_owned(), io::Error::other(error));
-        StoreError::Io { store, key: "revoked/".to_owned(), source }
+        StoreError::Io { store, key: PREFIX.to_owned(), source }
     }
 
     /// All revoked layers; `None` where the store cannot list.
@@ -97,13 +134,12 @@ impl Refs {
         if let Some((_, set)) = last.as_ref().filter(|(at, _)| at.elapsed() < MAX_AGE) {
             return Ok(Some(set.clone()));
         }
-        let keys = match self.store.list("revoked/").await {
+        let keys = match self.store.list(PREFIX).await {
             Ok(keys) => keys,
             Err(StoreError::Unsupported { .. }) => return Ok(None),
             Err(e) => return Err(e.into()),
         };
-        let layers = keys.iter().filter_map(|k| k.strip_prefix("revoked/")?.parse().ok());
-        let set = Arc::new(layers.collect::<HashSet<LayerId>>());
+        let set = Arc::new(keys.iter().filter_map(|key| layer_of(key)).collect::<HashSet<LayerId>>());
         *last = Some((Instant::now(), set.clone()));
         Ok(Some(set))
     }

@@ -81,6 +81,14 @@ impl Store for Delay {
         self.wait().await.delete(key).await
     }
 
+    async fn is_placed(&self) -> Result<bool> {
+        self.wait().await.is_placed().await
+    }
+
+    async fn check_writable(&self) -> Result<()> {
+        self.wait().await.check_writable().await
+    }
+
     async fn settle(&self) {
         self.inner.settle().await;
     }

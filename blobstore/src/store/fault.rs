@@ -232,6 +232,16 @@ impl Store for Fault {
         self.after(&action, key, self.inner.delete(key).await)
     }
 
+    async fn is_placed(&self) -> Result<bool> {
+        let action = self.before(Op::Stat, "", None).await?;
+        self.after(&action, "", self.inner.is_placed().await)
+    }
+
+    async fn check_writable(&self) -> Result<()> {
+        let action = self.before(Op::Put, "", None).await?;
+        self.after(&action, "", self.inner.check_writable().await)
+    }
+
     async fn settle(&self) {
         self.inner.settle().await;
     }

@@ -128,6 +128,14 @@ impl Store for Metered {
         self.counts.answered(self.inner.delete(key).await)
     }
 
+    async fn is_placed(&self) -> Result<bool> {
+        self.counts.answered(self.inner.is_placed().await)
+    }
+
+    async fn check_writable(&self) -> Result<()> {
+        self.counts.answered(self.inner.check_writable().await)
+    }
+
     async fn settle(&self) {
         self.inner.settle().await;
     }

@@ -49,8 +49,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Longest object that is read whole over the network: the small ones are meant, and this is some hundred times the
-/// largest of them.
+/// Longest object that is read whole: the small ones are meant, and this is some hundred times the largest of them.
 const WHOLE_MAX: u64 = 256 << 20;
 
 /// What a store says of an object.
@@ -232,6 +231,16 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Removes an object; one that is not there is no error.
     async fn delete(&self, key: &str) -> Result<()>;
+
+    /// Whether there is a place for objects: a directory can be missing, which its listings do not tell from an empty one.
+    /// That of a bucket is told by every request ([`StoreError::NoStore`]).
+    async fn is_placed(&self) -> Result<bool> {
+        Ok(true)
+    }
+
+    /// An error where this process could write nothing, as far as that can be known before it does: for who has long work
+    /// to do first. No object comes of it.
+    async fn check_writable(&self) -> Result<()>;
 
     /// Waits until what callers began, and went away from, is taken back: for a process that is about to end.
     async fn settle(&self) {}

@@ -150,6 +150,14 @@ impl Store for Retry {
         tried(|| self.inner.delete(key)).await
     }
 
+    async fn is_placed(&self) -> Result<bool> {
+        tried(|| self.inner.is_placed()).await
+    }
+
+    async fn check_writable(&self) -> Result<()> {
+        tried(|| self.inner.check_writable()).await
+    }
+
     async fn settle(&self) {
         self.inner.settle().await;
     }

@@ -325,6 +325,10 @@ impl Store for HttpStore {
         Err(StoreError::Unsupported { store: self.inner.url.clone(), what })
     }
 
+    async fn check_writable(&self) -> Result<()> {
+        Err(self.inner.read_only())
+    }
+
     async fn delete(&self, key: &str) -> Result<()> {
         check_key(&self.inner.url, key)?;
         Err(self.inner.read_only())

@@ -67,6 +67,10 @@ impl Store for Trickle {
         self.inner.list(prefix).await
     }
 
+    async fn check_writable(&self) -> Result<()> {
+        self.inner.check_writable().await
+    }
+
     async fn delete(&self, key: &str) -> Result<()> {
         self.inner.delete(key).await
     }

@@ -1,13 +1,14 @@
 //! `lamina convert`.
 
 use super::Context;
-use super::interrupt::interruptible;
+use super::interrupt::{Stop, interruptible};
 use crate::args::Convert;
 use crate::environment;
 use crate::failure::Failure;
 use crate::output;
 use crate::registries;
 use blobstore::refs::{ImageName, TagName};
+use blobstore::small_file;
 use converter::{CollapsedLayer, Event, First, LayerReport, Options, Report, Source};
 use indicatif::ProgressBar;
 use std::sync::Arc;
@@ -34,9 +35,15 @@ pub(super) fn run(context: &Context, runtime: &Runtime, arguments: &Convert) -> 
     options.progress = Some(Arc::new(move |event: &Event<'_>| show(&shown, lines, event)));
     let refs = context.refs()?;
     let work = environment::work_directory();
-    let done = runtime.block_on(interruptible(refs.store(), converter::convert(&refs, &source, &work, &options)));
+    let done = runtime.block_on(interruptible(async |mut stop: Stop| {
+        let done = converter::convert_until(&refs, &source, &work, &options, stop.wait()).await;
+        done.map_err(Failure::from)
+    }));
     bar.finish_and_clear();
     let report = done?;
+    if let (Some(first), Some(path)) = (&options.first, &arguments.profile) {
+        unused_profile(&report, first).iter().for_each(|why| tracing::warn!("--profile {}: {why}", path.display()));
+    }
     if context.json {
         return output::json(&report);
     }
@@ -87,13 +94,35 @@ fn options(context: &Context, arguments: &Convert) -> Result<Options, Failure> {
         options.platforms = platform.parse().map_err(|e| usage(&e))?;
     }
     if let Some(path) = &arguments.profile {
-        let list = std::fs::read(path).map_err(|e| Failure::usage(format!("--profile {}: {e}", path.display())))?;
+        let list = small_file::read(path, First::LONGEST);
+        let list = list.map_err(|e| Failure::usage(format!("--profile {}: {e}", path.display())))?;
         let first = First::parse(&list).map_err(|e| Failure::refused(format!("--profile {}: {e}", path.display())))?;
         options.first = Some(Arc::new(first));
     }
     options.collapse = arguments.collapse;
     options.jobs = arguments.jobs.map_or(0, usize::from);
     Ok(options)
+}
+
+/// Where a list of what starts read changed nothing, or not all: why.
+fn unused_profile(report: &Report, first: &First) -> Option<String> {
+    if first.is_empty() {
+        return Some("it names no file, and nothing is laid out by it".to_owned());
+    }
+    let layers = || report.images.iter().flat_map(|image| &image.layers);
+    let as_they_were = layers().filter(|layer| layer.reused && !layer.resumed && !layer.shared).count();
+    match layers().count() {
+        0 => None,
+        all if as_they_were == all => {
+            Some("no layer is laid out by it: the store had them all already; --again converts them anew".to_owned())
+        }
+        all if as_they_were > 0 => Some(format!(
+            "{as_they_were} of {all} layers are not laid out by it: the store had them already; --again converts them anew"
+        )),
+        // What another conversion made was made by the same list.
+        _ if first.was_found() || layers().any(|layer| layer.resumed) => None,
+        _ => Some("no layer is laid out by it: none has a file that it names".to_owned()),
+    }
 }
 
 /// The bar says what is under way; lines say what is done.

@@ -1,10 +1,11 @@
 //! `lamina export`: what a stack shows, out of the store again.
 
 use super::Context;
+use super::interrupt::{Stop, interruptible};
+use super::suggest::unresolved;
 use crate::args::Export;
 use crate::failure::Failure;
 use crate::output;
-use crate::signals::Signals;
 use blobstore::causes;
 use blobstore::layer::LayerError;
 use blobstore::refs::Name;
@@ -20,11 +21,10 @@ pub(super) fn run(context: &Context, runtime: &Runtime, arguments: &Export) -> R
     let name: Name = arguments.reference.parse().map_err(|e| Failure::usage(format!("{e}")))?;
     let output = choose_output(context, arguments)?;
     let streams = matches!(output, Output::Stream(_));
-    let exported = runtime.block_on(async {
-        let origin = origin(context, name).await?;
-        let stopped = stop_on_signals()?;
+    let exported = runtime.block_on(interruptible(async |mut stop: Stop| {
+        let Some(origin) = stop.or(origin(context, name)).await? else { return Ok(None) };
         let bar = output::bar(0, "exporting");
-        let moving = bar.clone();
+        let (moving, stopped) = (bar.clone(), noted(stop));
         let told = move |done, total| {
             moving.set_length(total);
             moving.set_position(done);
@@ -35,8 +35,8 @@ pub(super) fn run(context: &Context, runtime: &Runtime, arguments: &Export) -> R
         };
         let exported = converter::export(&origin, output, Arc::new(told)).await;
         bar.finish_and_clear();
-        exported.map_err(failure)
-    })?;
+        exported.map(Some).map_err(failure)
+    }))?;
     exported.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     match (context.json, streams) {
         (true, _) => output::json(&exported),
@@ -54,7 +54,10 @@ async fn origin(context: &Context, name: Name) -> Result<Origin, Failure> {
         return Ok(Origin::File(path));
     }
     let refs = context.refs()?;
-    let stack = refs.resolve(&name).await.map_err(|e| Failure::because("cannot resolve", &e))?;
+    let stack = match refs.resolve(&name).await {
+        Ok(stack) => stack,
+        Err(error) => return Err(unresolved(&refs, &name, &error).await),
+    };
     let store = refs.store().clone();
     Ok(match (&name, stack.layers()) {
         (Name::Layer(_) | Name::LayerPrefix(_), [layer]) => Origin::Layer(store, layer.clone()),
@@ -87,15 +90,15 @@ fn choose_output(context: &Context, arguments: &Export) -> Result<Output, Failur
     }
 }
 
-/// Set by SIGINT and SIGTERM, so that what was begun is taken back.
-fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
-    let (stopped, mut signals) = (Arc::new(AtomicBool::new(false)), Signals::listen()?);
-    let stop = stopped.clone();
+/// Set when it is time to end, so that what was begun is taken back.
+fn noted(mut stop: Stop) -> Arc<AtomicBool> {
+    let stopped = Arc::new(AtomicBool::new(false));
+    let set = stopped.clone();
     tokio::spawn(async move {
-        signals.next().await;
-        stop.store(true, Ordering::Relaxed);
+        stop.wait().await;
+        set.store(true, Ordering::Relaxed);
     });
-    Ok(stopped)
+    stopped
 }
 
 /// Wrong bytes in the store are a refusal, as everywhere.

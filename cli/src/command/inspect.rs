@@ -1,6 +1,7 @@
 //! `lamina inspect`: what a reference stands for, from the layers' heads alone; both its stacks, where it has two.
 
 use super::Context;
+use super::suggest::unresolved;
 use crate::args::Inspect;
 use crate::failure::Failure;
 use crate::output;
@@ -17,7 +18,7 @@ pub(super) async fn run(context: &Context, arguments: &Inspect) -> Result<(), Fa
         _ => of_stacks(&context.refs()?, &name).await?,
     };
     if arguments.profile {
-        return started(context, collapsed.as_deref().unwrap_or(&heads)).await;
+        return started(context, &name, collapsed.as_deref().unwrap_or(&heads)).await;
     }
     if context.json {
         let list = |heads: &[Head]| heads.iter().map(|h| as_json(h, arguments)).collect::<Result<Vec<_>, _>>();
@@ -41,7 +42,7 @@ pub(super) async fn run(context: &Context, arguments: &Inspect) -> Result<(), Fa
 }
 
 /// The files that starts read, as their nodes' profiles say.
-async fn started(context: &Context, heads: &[Head]) -> Result<(), Failure> {
+async fn started(context: &Context, name: &Name, heads: &[Head]) -> Result<(), Failure> {
     let refs = context.refs()?;
     let mut layers = Vec::new();
     for head in heads {
@@ -49,6 +50,13 @@ async fn started(context: &Context, heads: &[Head]) -> Result<(), Failure> {
         layers.push((head, found.map_err(|e| Failure::because("reading the profiles", &e))?));
     }
     let paths = converter::started_files(&layers)?;
+    if paths.is_empty() {
+        tracing::warn!(
+            "no start of {name} was recorded in {} yet, so the list is empty: start it on a node whose [profile] record is \
+             \"store\", and ask again when that has been quiet for a while",
+            refs.store().url()
+        );
+    }
     match context.json {
         true => output::json(&json!({"paths": paths})),
         false => {
@@ -63,8 +71,10 @@ fn of_file(path: &Path) -> Result<Head, Failure> {
 }
 
 async fn of_stacks(refs: &Refs, name: &Name) -> Result<(Vec<Head>, Option<Vec<Head>>), Failure> {
-    let resolved = refs.resolve_stacks(name).await.map_err(|e| Failure::because("cannot resolve", &e))?;
-    let Stacks { plain, collapsed } = resolved;
+    let Stacks { plain, collapsed } = match refs.resolve_stacks(name).await {
+        Ok(stacks) => stacks,
+        Err(error) => return Err(unresolved(refs, name, &error).await),
+    };
     let heads = of_stack(refs, &plain).await?;
     Ok(match collapsed {
         Some(collapsed) => (heads, Some(of_stack(refs, &collapsed).await?)),

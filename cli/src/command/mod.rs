@@ -9,6 +9,7 @@ mod mount;
 mod pull;
 mod status;
 mod store;
+mod suggest;
 mod trace;
 mod verify;
 
@@ -73,6 +74,19 @@ impl Context {
     }
 }
 
+/// As [`Context::answer`] of what was asked about references: what else may have been meant where one leads nowhere.
+async fn answer_about<T>(
+    context: &Context,
+    references: &[String],
+    answer: Result<tonic::Response<T>, tonic::Status>,
+) -> Result<T, Failure> {
+    let unknown = answer.as_ref().is_err_and(|status| status.code() == tonic::Code::NotFound);
+    match context.answer(answer) {
+        Err(failure) if unknown => Err(suggest::not_found(context, references, failure).await),
+        answer => answer,
+    }
+}
+
 /// `lamina`.
 pub fn lamina() -> ExitCode {
     let Lamina { global, command } = Lamina::parse();
@@ -92,7 +106,13 @@ pub fn lamina() -> ExitCode {
 
 fn run(global: &Global, command: Command) -> Result<(), Failure> {
     let context = Context::new(global)?;
+    refuse_unused_store(global, &command)?;
     let runtime = tokio::runtime::Runtime::new().map_err(|e| Failure::because("starting", &e))?;
+    // Others take back what they have begun.
+    if !matches!(command, Command::Convert(_) | Command::Export(_) | Command::Pull(_) | Command::Trace(_)) {
+        let _within = runtime.enter();
+        interrupt::end_at_once()?;
+    }
     let done = match command {
         Command::Convert(arguments) => convert::run(&context, &runtime, &arguments),
         Command::Verify(arguments) => runtime.block_on(verify::run(&context, &arguments)),
@@ -112,6 +132,25 @@ fn run(global: &Global, command: Command) -> Result<(), Failure> {
         std::mem::forget(runtime);
     }
     done
+}
+
+/// An option that does nothing is a mistake: what laminad answers is of the store that it was started with.
+fn refuse_unused_store(global: &Global, command: &Command) -> Result<(), Failure> {
+    let name = match command {
+        Command::Mount(_) => "mount",
+        Command::Umount(_) => "umount",
+        Command::Status => "status",
+        Command::Cache(_) => "cache",
+        Command::Trace(_) => "trace",
+        _ => return Ok(()),
+    };
+    match global.store {
+        Some(_) => Err(Failure::usage(format!(
+            "--store is of no use to lamina {name}: laminad answers it, from the store that it was started with (its own \
+             --store, or [store] url in its configuration)"
+        ))),
+        None => Ok(()),
+    }
 }
 
 fn other(name: &str) -> Failure {

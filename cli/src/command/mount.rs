@@ -1,6 +1,6 @@
 //! `lamina mount` and `lamina umount`.
 
-use super::Context;
+use super::{Context, answer_about};
 use crate::args::{Mount, Umount};
 use crate::failure::Failure;
 use crate::output;
@@ -21,7 +21,7 @@ pub(super) async fn mount(context: &Context, arguments: &Mount) -> Result<(), Fa
         face: arguments.face.clone(),
     };
     let reply = context.daemon().mount(request).await;
-    let reply = context.answer(reply)?;
+    let reply = answer_about(context, references, reply).await?;
     if context.json {
         let layers: Vec<_> = reply.layers.iter().map(|l| l.id.clone()).collect();
         return output::json(&json!({"target": target, "layers": layers, "face": reply.face}));

@@ -1,6 +1,7 @@
 //! `lamina verify`: every byte of a reference's layers, read again and checked; of a source's, also compared with it.
 
 use super::Context;
+use super::suggest::unresolved;
 use crate::args::Verify;
 use crate::failure::Failure;
 use crate::output;
@@ -20,7 +21,10 @@ pub(super) async fn run(context: &Context, arguments: &Verify) -> Result<(), Fai
         verified.push(verify_file(path, None).map_err(|e| Failure::layer(path.display(), &e))?);
     } else {
         let refs = context.refs()?;
-        let stacks = refs.resolve_stacks(&name).await.map_err(|e| Failure::because("cannot resolve", &e))?;
+        let stacks = match refs.resolve_stacks(&name).await {
+            Ok(stacks) => stacks,
+            Err(error) => return Err(unresolved(&refs, &name, &error).await),
+        };
         let layers: Vec<_> = stacks.plain.layers().iter().chain(stacks.collapsed_only()).collect();
         let bar = output::bar(layers.iter().map(|l| l.size).sum(), "verifying");
         for layer in layers {

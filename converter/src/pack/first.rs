@@ -3,6 +3,8 @@
 
 use crate::error::{Error, Result};
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Longest list, bytes.
 pub const MAX_LIST: usize = 64 << 20;
@@ -14,9 +16,14 @@ const MAX_PATH: usize = 4095;
 pub struct First {
     ranks: HashMap<Vec<u8>, u32>,
     hash: blake3::Hash,
+    /// Whether a layer that was made had any of them.
+    found: Arc<AtomicBool>,
 }
 
 impl First {
+    /// Longest list, bytes.
+    pub const LONGEST: u64 = MAX_LIST as u64;
+
     /// A list as `lamina inspect --profile` gives it: one path a line, with or without a `/` before it. Empty lines, and lines
     /// that begin with `#`, are passed over; of a path that is there twice the first counts.
     pub fn parse(list: &[u8]) -> Result<Self> {
@@ -38,12 +45,26 @@ impl First {
                 ranks.insert(path.to_owned(), rank);
             }
         }
-        Ok(Self { ranks, hash: hasher.finalize() })
+        Ok(Self { ranks, hash: hasher.finalize(), found: Arc::default() })
+    }
+
+    /// Whether it names nothing.
+    pub fn is_empty(&self) -> bool {
+        self.ranks.is_empty()
+    }
+
+    /// Whether a layer that was made with it had anything that it names.
+    pub fn was_found(&self) -> bool {
+        self.found.load(Ordering::Relaxed)
     }
 
     /// A path's place in the order.
     pub(super) fn rank(&self, path: &[u8]) -> Option<u32> {
-        self.ranks.get(path).copied()
+        let rank = self.ranks.get(path).copied();
+        if rank.is_some() {
+            self.found.store(true, Ordering::Relaxed);
+        }
+        rank
     }
 
     /// What distinguishes it from other lists.
@@ -61,6 +82,9 @@ mod tests {
         let first = First::parse(b"# a start\n/usr/bin/x\netc/y\n\nusr/bin/x\nz").unwrap();
         let ranks = ["usr/bin/x", "etc/y", "z", "#"].map(|path| first.rank(path.as_bytes()));
         assert_eq!(ranks, [Some(0), Some(1), Some(2), None]);
+        assert!(first.was_found() && !first.is_empty());
+        let none = First::parse(b"# nothing\n\n").unwrap();
+        assert!(none.is_empty() && none.rank(b"etc/y").is_none() && !none.was_found());
         let same = First::parse(b"usr/bin/x\n/etc/y\n/z\n").unwrap();
         assert_eq!(first.mark(), same.mark());
         assert_ne!(first.mark(), First::parse(b"etc/y\nusr/bin/x\nz\n").unwrap().mark());

@@ -6,10 +6,14 @@
 use super::helper;
 use super::secret::Secret;
 use base64::Engine;
+use blobstore::small_file;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
+
+/// Longest file of credentials, bytes: Docker keeps other settings in it, too.
+const FILE_MAX: u64 = 4 << 20;
 
 /// What the search for credentials came to.
 #[derive(Debug, Default)]
@@ -89,7 +93,7 @@ fn found(secret: Secret, from: String) -> Found {
 }
 
 fn read(path: &Path) -> Result<Option<File>, String> {
-    match std::fs::read(path) {
+    match small_file::read(path, FILE_MAX) {
         Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|e| e.to_string()),
         Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => Ok(None),
         Err(e) => Err(e.to_string()),
@@ -202,6 +206,12 @@ mod tests {
         assert!(found.told.contains("'u'") && !format!("{found:?}").contains("hidden"), "{found:?}");
         let found = find("h", "x", &["/nowhere/a".into()]).await;
         assert!(found.told.contains("/nowhere/a"), "{found:?}");
+    }
+
+    #[tokio::test]
+    async fn a_file_without_an_end_is_told_and_not_read() {
+        let found = find("h", "r", &["/dev/zero".into()]).await;
+        assert!(found.secret.is_none() && found.told.contains("/dev/zero: longer than"), "{}", found.told);
     }
 
     #[tokio::test]

@@ -21,6 +21,7 @@ use crate::report::{ImageReport, Report};
 use crate::source::{Blobs, Image, Images, LayerBlob, OpenBlob};
 use crate::work::{Slot, Stage, Work};
 use blobstore::collect::Lease;
+use blobstore::layer::LayerId;
 use blobstore::refs::{Digest, ImageName, ManifestDoc, Refs, blob_key, layer_key};
 use blobstore::store::{FileStore, Store};
 use std::path::{Path, PathBuf};
@@ -87,7 +88,7 @@ impl<'a> Session<'a> {
         let mut converted = Vec::new();
         for image in &images.images {
             let layers = self.image(image, &images.blobs).await.inspect_err(|e| self.failed(e))?;
-            let collapsed = self.collapse(image, &layers).await?;
+            let collapsed = self.collapse(image, &layers).await.inspect_err(|e| self.failed(e))?;
             converted.push((image, layers, collapsed));
         }
         let publisher = self.publisher();
@@ -129,6 +130,7 @@ impl<'a> Session<'a> {
         self.tell(&Event::Started { layer: name, bytes });
         let (made, below) = self.build(input, Below::default(), Lay::Not).await?;
         let made = made.map_err(|e| e.in_layer(name))?;
+        self.mountable(&made.entry.layer).await.map_err(|e| e.in_layer(name))?;
         let diff_id = made.diff_id();
         let report = report(&made, None, diff_id, &below, started);
         let layer = fresh(made, None, report);
@@ -174,6 +176,10 @@ impl<'a> Session<'a> {
         for number in rest {
             let (layer, chain_id) = (&image.layers[number], chain_ids[number]);
             let next = self.layer(layer, chain_id, blobs, below).await;
+            let next = match next {
+                Ok(next) => self.mountable(&next.0.entry.layer).await.map(|()| next),
+                Err(error) => Err(error),
+            };
             let next = next.map_err(|e| e.in_layer(&layer.digest.to_string()))?;
             self.tell(&Event::Ready(&next.0.report));
             ready.push(next.0);
@@ -188,7 +194,23 @@ impl<'a> Session<'a> {
         self.tell(&Event::Collapsing);
         let (refs, staged, settings, again) = (self.refs, &self.staged, &self.settings, self.options.again);
         let collapser = Collapser { refs, staged, settings, size, again };
-        collapser.image(&chain_ids(image), layers).await.map(Some).map_err(|e| self.no_room(e))
+        let collapsed = collapser.image(&chain_ids(image), layers).await.map_err(|e| self.no_room(e))?;
+        for entry in &collapsed.layers {
+            self.mountable(&entry.layer).await.map_err(|e| e.in_layer("made of several by --collapse"))?;
+        }
+        Ok(Some(collapsed))
+    }
+
+    /// That a layer is not revoked. What is made of the same bytes is the same layer again: to publish it would move a name to
+    /// what nobody may mount.
+    async fn mountable(&self, layer: &LayerId) -> Result<()> {
+        match self.refs.revoked(layer).await.map_err(store)? {
+            false => Ok(()),
+            true => Err(Error::refused(format!(
+                "it becomes layer {layer}, which is revoked, and nothing that has it would be mounted; change what is in it, \
+                 or take the revocation back: lamina store unrevoke {layer} (why it was revoked: lamina store ls --revoked)"
+            ))),
+        }
     }
 
     /// Finds or makes a layer, and lays it over the tree below.

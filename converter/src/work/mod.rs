@@ -94,6 +94,14 @@ impl Stage {
     }
 }
 
+impl Drop for Stage {
+    /// Threads in the middle of a layer, which a signal took by surprise, may still put files there.
+    fn drop(&mut self) {
+        const TRIES: usize = 8;
+        let _ = (0..TRIES).find(|_| fs::remove_dir_all(self.path()).is_ok());
+    }
+}
+
 fn show(path: &Path) -> String {
     format!("the work directory {}", path.display())
 }

@@ -75,6 +75,17 @@ fn refs(hands: &Hands) -> Refs {
     Refs::new(Arc::new(hands.clone()))
 }
 
+/// A converter of an image that is told to end when so many of its requests were answered: it goes away from what it is at, and
+/// gives its lease back.
+pub(super) async fn converts_until(hands: Hands, who: &str, image: Image, requests: u32) {
+    let (store, clock) = (Arc::new(hands.clone()), Arc::new(hands.clone()));
+    let lease = Lease::new(store, clock, who, "work", WRITER_TTL, true);
+    match hands.until(requests, converts_with(&hands, &lease, &image)).await {
+        Some(done) => done.unwrap(),
+        None => lease.release().await.unwrap(),
+    }
+}
+
 /// A converter that finds out what of the image is there already, makes the rest, and publishes it all.
 pub(super) async fn converts(hands: Hands, who: &str, image: Image) {
     let (store, clock) = (Arc::new(hands.clone()), Arc::new(hands.clone()));

@@ -9,7 +9,9 @@ mod world;
 
 use super::sweep;
 use crate::refs::{self, Name, Refs};
-use actors::{By, GRACE, Image, NODE_TTL, collect_once, collects, converts, key, removes, tags, untags, uses};
+use actors::{
+    By, GRACE, Image, NODE_TTL, collect_once, collects, converts, converts_until, key, removes, tags, untags, uses,
+};
 use explore::{Explored, Play, Scene, explore};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -255,6 +257,26 @@ fn what_a_killed_converter_left_goes_and_what_it_used_again_is_whole() {
         vec![Box::pin(collects(world.hands(0), "gc", 1)), Box::pin(converts(world.hands(1), "conv", one(1)))]
     };
     play_with("a killed converter", after(&[one(1)], &[one(1)]), parts, &[], &[1]);
+}
+
+#[test]
+fn a_converter_that_is_told_to_end_at_any_moment_holds_nothing_any_more_and_what_is_named_is_whole() {
+    // More than it makes: the last ends as ever.
+    const REQUESTS: u32 = 40;
+    for requests in 0..=REQUESTS {
+        let parts = move |world: &World| -> Vec<Play> {
+            let converter = converts_until(world.hands(1), "conv", one(1), requests);
+            vec![Box::pin(collects(world.hands(0), "gc", 1)), Box::pin(converter)]
+        };
+        let end = |world: &World| {
+            assert!(!world.lock().objects.keys().any(|key| key.starts_with("node/leases/")), "something is still held");
+            in_the_end_the_rest_goes(world);
+        };
+        let (parts, end, setting) = (Box::new(parts), Box::new(end), after(&[one(1)], &[one(1)]));
+        let scene = Scene { setting, parts, jumps: Vec::new(), mortal: Vec::new(), end, some: Some(1000) };
+        let Explored { states, ends, .. } = explore(&scene, nothing_needed_is_missing);
+        assert!(states > requests as usize && ends > 0, "{requests}: {states} states, {ends} ends");
+    }
 }
 
 #[test]

@@ -35,6 +35,8 @@ pub(super) struct Actor {
     pub(super) waker: Option<Waker>,
     /// It has looked something up that it does not hold yet: time does not pass meanwhile.
     pub(super) urgent: bool,
+    /// Requests that were answered.
+    pub(super) requests: u32,
     /// It has looked at the clock, and does next what it found time for: time does not pass meanwhile.
     pub(super) in_time: bool,
     /// Keys that it holds and that were there: they have to stay.
@@ -212,6 +214,7 @@ impl Hands {
             let line = format!("{:>7} s  actor {}: {what} {key}{done}", world.clock.as_secs() % 100_000, self.actor);
             world.story.push(line);
         }
+        world.actors[self.actor].requests += 1;
         let history = &mut world.actors[self.actor].history;
         (what, key).hash(history);
         match &answer {
@@ -220,6 +223,26 @@ impl Hands {
             Err(error) => error.to_string().hash(history),
         }
         answer
+    }
+
+    /// Does `work` until so many requests of it were answered; then it goes away from it: `None`.
+    pub(super) async fn until<T>(&self, requests: u32, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = std::pin::pin!(work);
+        std::future::poll_fn(|context| {
+            if let Poll::Ready(done) = work.as_mut().poll(context) {
+                return Poll::Ready(Some(done));
+            }
+            let mut world = self.world.lock();
+            let actor = &mut world.actors[self.actor];
+            if actor.requests < requests {
+                return Poll::Pending;
+            }
+            // What it was about to do it does not do.
+            (actor.wish, actor.turn, actor.urgent, actor.in_time) = (None, false, false, false);
+            "interrupted".hash(&mut actor.history);
+            Poll::Ready(None)
+        })
+        .await
     }
 
     /// From now on until it says that it does not hurry, or what it relies on, it is quick.
@@ -328,6 +351,10 @@ impl Store for Hands {
             Ok(found.map(|(key, object)| Listed { key: key.clone(), stat: object.stat() }).collect::<Vec<_>>())
         })
         .await
+    }
+
+    async fn check_writable(&self) -> Result<()> {
+        Ok(())
     }
 
     async fn delete(&self, key: &str) -> Result<()> {

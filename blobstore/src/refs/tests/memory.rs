@@ -75,6 +75,10 @@ impl Store for Memory {
         Ok(objects.keys().filter(|k| k.starts_with(prefix)).cloned().collect())
     }
 
+    async fn check_writable(&self) -> Result<()> {
+        Ok(())
+    }
+
     async fn delete(&self, key: &str) -> Result<()> {
         self.objects.lock().unwrap().remove(key);
         Ok(())

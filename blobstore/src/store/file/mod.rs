@@ -11,7 +11,7 @@ mod list;
 mod write;
 
 use super::unfinished::Unfinished;
-use super::{Listed, Pieces, Result, Stat, Store, StoreError, check_key, check_prefix};
+use super::{Listed, Pieces, Result, Stat, Store, StoreError, WHOLE_MAX, check_key, check_prefix};
 use async_trait::async_trait;
 use bytes::Bytes;
 use descriptors::Descriptors;
@@ -28,6 +28,9 @@ use write::Wanted;
 
 /// Bytes read at a time where a body is asked for in pieces: most chunks are one.
 const PIECE: u64 = 512 << 10;
+
+/// What is written first, whatever is: what messages name of a store that takes no writes.
+const FIRST: &str = "format";
 
 /// A store in a directory; see the module.
 #[derive(Debug, Clone)]
@@ -120,8 +123,11 @@ impl Inner {
     fn get(&self, key: &str) -> io::Result<Bytes> {
         let mut file = descriptors::open_object(&self.path(key))?;
         let mut body = Vec::new();
-        io::Read::read_to_end(&mut file, &mut body)?;
-        Ok(body.into())
+        io::Read::read_to_end(&mut io::Read::take(&mut file, WHOLE_MAX + 1), &mut body)?;
+        match body.len() as u64 > WHOLE_MAX {
+            true => Err(io::Error::other(format!("more than {WHOLE_MAX} bytes, too many to be read at once"))),
+            false => Ok(body.into()),
+        }
     }
 
     fn get_range(&self, key: &str, range: &Range<u64>) -> Result<Bytes> {
@@ -280,6 +286,17 @@ impl Store for FileStore {
 
     async fn delete(&self, key: &str) -> Result<()> {
         self.blocking(key, |inner, key| inner.delete(key).map_err(|error| inner.error(key, error))).await
+    }
+
+    async fn is_placed(&self) -> Result<bool> {
+        self.spawn("", |inner, _| Ok(inner.root.is_dir())).await
+    }
+
+    async fn check_writable(&self) -> Result<()> {
+        self.spawn(FIRST, |inner, key| {
+            write::check_writable(&inner.root).map_err(|error| inner.write_error(key, error))
+        })
+        .await
     }
 
     async fn settle(&self) {

@@ -1,7 +1,7 @@
 //! Whole objects written durably: temporary name, sync, link or rename, sync of the directory.
 
 use crate::store::TEMPORARY;
-use rustix::fs::{Timespec, Timestamps, UTIME_NOW, futimens, lgetxattr};
+use rustix::fs::{Access, AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, accessat, futimens, lgetxattr};
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -102,6 +102,18 @@ pub(super) fn replace<R: Read>(root: &Path, path: &Path, body: &mut R, wanted: &
 /// Makes the names in `directory` durable.
 pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
+}
+
+/// That a new name could be made in `root`, or in what `root` would be made in. Nothing is made: what the system would say is
+/// asked for.
+pub(super) fn check_writable(root: &Path) -> io::Result<()> {
+    let there = root.ancestors().find(|above| above.exists()).unwrap_or(root);
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", there.display()));
+    if !there.is_dir() {
+        return Err(named(io::ErrorKind::NotADirectory.into()));
+    }
+    let wanted = Access::WRITE_OK | Access::EXEC_OK;
+    accessat(CWD, there, wanted, AtFlags::EACCESS).map_err(|error| named(error.into()))
 }
 
 fn write_temporary<R: Read>(directory: &Path, body: &mut R, wanted: &Wanted) -> io::Result<NamedTempFile> {

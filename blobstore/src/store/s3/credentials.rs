@@ -30,6 +30,9 @@ use std::time::{Duration, Instant};
 /// How often credentials are renewed because the store denied access: it may mean it.
 const RENEW_EVERY: Duration = Duration::from_secs(5);
 
+/// Longest file of a token, bytes.
+const TOKEN_MAX: u64 = 1 << 20;
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Credentials {
@@ -133,8 +136,12 @@ impl CredentialProvider for Credentials {
 
     async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
         let provider = self.current.lock().unwrap_or_else(PoisonError::into_inner).provider.clone();
-        let none = |e| object_store::Error::Generic { store: "S3", source: Box::new(self.none(&e)) };
-        provider.get_credential().await.map_err(none)
+        let told = |e: StoreError| object_store::Error::Generic { store: "S3", source: Box::new(e) };
+        self.source.check_token_file().map_err(|what| {
+            let what = format!("no credentials from {}: {what}", self.told);
+            told(StoreError::Denied { store: self.store.clone(), key: String::new(), what })
+        })?;
+        provider.get_credential().await.map_err(|e| told(self.none(&e)))
     }
 }
 
@@ -145,6 +152,22 @@ impl Source {
             values.iter().all(|(key, _)| *key == AmazonS3ConfigKey::MetadataEndpoint)
         };
         kind == io::ErrorKind::NotConnected && matches!(self, Self::Service { values, .. } if guessed(values))
+    }
+
+    /// A token's file is read by the S3 client, and to its end: one that has none is found here.
+    fn check_token_file(&self) -> std::result::Result<(), String> {
+        use AmazonS3ConfigKey::{ContainerAuthorizationTokenFile, WebIdentityTokenFile};
+        let Self::Service { values, .. } = self else { return Ok(()) };
+        let is_file = |key: &AmazonS3ConfigKey| matches!(key, WebIdentityTokenFile | ContainerAuthorizationTokenFile);
+        for (_, path) in values.iter().filter(|(key, _)| is_file(key)) {
+            match std::fs::metadata(path) {
+                Ok(found) if !found.is_file() => return Err(format!("{path}: it is not a regular file")),
+                Ok(found) if found.len() > TOKEN_MAX => return Err(format!("{path}: longer than {TOKEN_MAX} bytes")),
+                // What else is wrong is told by who reads it.
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Something that has not asked yet.

@@ -319,6 +319,11 @@ impl Store for S3Store {
         }
     }
 
+    /// The test of the endpoint's condition is a write.
+    async fn check_writable(&self) -> Result<()> {
+        self.inner.check_condition().await
+    }
+
     async fn settle(&self) {
         self.inner.unfinished.settled().await;
     }

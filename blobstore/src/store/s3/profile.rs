@@ -4,6 +4,7 @@
 //! how whoever rotates keys hands them over. Roles that are assumed, programs that give credentials, and single
 //! sign-on are refused by name: AWS's own tools can write what they get into the file.
 
+use crate::small_file;
 use crate::store::settings::S3Settings;
 use async_trait::async_trait;
 use object_store::CredentialProvider;
@@ -138,9 +139,8 @@ impl Profile {
 
 /// The file's text; `None` where there is none.
 fn read_file(path: &Path) -> io::Result<Option<String>> {
-    match std::fs::metadata(path) {
-        Ok(found) if found.len() > FILE_MAX => Err(io::Error::other("too long for a file of profiles")),
-        Ok(_) => std::fs::read_to_string(path).map(Some),
+    match small_file::read_text(path, FILE_MAX) {
+        Ok(text) => Ok(Some(text)),
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
         Err(e) => Err(e),
     }

@@ -137,6 +137,14 @@ impl Store for ThreeFsStore {
         self.files.delete(key).await
     }
 
+    async fn is_placed(&self) -> Result<bool> {
+        self.files.is_placed().await
+    }
+
+    async fn check_writable(&self) -> Result<()> {
+        self.files.check_writable().await
+    }
+
     async fn settle(&self) {
         self.files.settle().await;
     }

@@ -3,7 +3,7 @@
 mod stat;
 mod work;
 
-use super::Context;
+use super::{Context, answer_about};
 use crate::args::CacheCommand;
 use crate::failure::Failure;
 use crate::output;
@@ -43,7 +43,7 @@ fn stay(layers: u64) -> String {
 
 async fn evict(context: &Context, reference: &str) -> Result<(), Failure> {
     let reply = context.cache().evict(v1::CacheEvictRequest { reference: reference.to_owned() }).await;
-    let reply = context.answer(reply)?;
+    let reply = answer_about(context, &[reference.to_owned()], reply).await?;
     if context.json {
         return output::json(&json!({
             "layers": reply.layers, "chunks": reply.chunks, "bytes": reply.bytes, "heads": reply.heads,

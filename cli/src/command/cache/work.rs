@@ -1,6 +1,6 @@
 //! `lamina cache warm`, `pin` and `verify`: long work of the daemon's, whose progress is shown. It ends with this process.
 
-use crate::command::Context;
+use crate::command::{Context, answer_about};
 use crate::failure::Failure;
 use crate::output;
 use control::v1::{CachePinRequest, CacheProgress, CacheVerified, CacheVerifyRequest, CacheWarmRequest, CacheWarmed};
@@ -9,19 +9,19 @@ use tonic::{Response, Status, Streaming};
 
 pub(super) async fn warm(context: &Context, reference: &str, profile: bool) -> Result<(), Failure> {
     let stream = context.cache().warm(CacheWarmRequest { reference: reference.to_owned(), profile }).await;
-    let done = follow(context, "warming", stream).await?;
+    let done = follow(context, "warming", &[reference.to_owned()], stream).await?;
     say_warmed(context, "cached", &done.warmed.ok_or_else(no_result)?, profile)
 }
 
 pub(super) async fn pin(context: &Context, reference: &str) -> Result<(), Failure> {
     let stream = context.cache().pin(CachePinRequest { reference: reference.to_owned() }).await;
-    let done = follow(context, "pinning", stream).await?;
+    let done = follow(context, "pinning", &[reference.to_owned()], stream).await?;
     say_warmed(context, "pinned", &done.warmed.ok_or_else(no_result)?, false)
 }
 
 pub(super) async fn verify(context: &Context) -> Result<(), Failure> {
     let stream = context.cache().verify(CacheVerifyRequest {}).await;
-    let verified = follow(context, "verifying", stream).await?.verified.ok_or_else(no_result)?;
+    let verified = follow(context, "verifying", &[], stream).await?.verified.ok_or_else(no_result)?;
     say_verified(context, &verified)?;
     match verified.unmended.is_empty() {
         true => Ok(()),
@@ -37,9 +37,10 @@ fn no_result() -> Failure {
 async fn follow(
     context: &Context,
     what: &str,
+    references: &[String],
     stream: Result<Response<Streaming<CacheProgress>>, Status>,
 ) -> Result<CacheProgress, Failure> {
-    let mut stream = context.answer(stream)?;
+    let mut stream = answer_about(context, references, stream).await?;
     let bar = output::bar(0, what);
     let mut last = CacheProgress::default();
     let end = loop {
@@ -47,7 +48,7 @@ async fn follow(
             Ok(Some(message)) => last = message,
             Ok(None) => break Ok(last),
             Err(status) if control::unreachable(&status).is_some() => break Err(no_result()),
-            Err(status) => break Err(status.into()),
+            Err(status) => break answer_about(context, references, Err(status)).await,
         }
         bar.set_length(last.total.max(last.done));
         bar.set_position(last.done);

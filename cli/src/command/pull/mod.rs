@@ -8,11 +8,13 @@ mod containerd;
 
 use self::containerd::Containerd;
 use super::Context;
+use super::interrupt::{Stop, interruptible};
+use super::suggest;
 use crate::args::Pull;
 use crate::failure::Failure;
 use crate::output;
 use ::containerd::types::Descriptor;
-use blobstore::refs::{Digest, ImageName, ManifestDoc, Refs};
+use blobstore::refs::{Digest, ImageName, ManifestDoc, Name, Refs};
 use converter::media_type;
 use serde::Deserialize;
 use serde_json::json;
@@ -41,12 +43,16 @@ pub(super) async fn run(context: &Context, arguments: &Pull) -> Result<(), Failu
     let name: ImageName =
         arguments.image.trim_start_matches("image:").parse().map_err(|e| Failure::usage(format!("{e}")))?;
     let refs = context.refs()?;
-    let plan = plan(&refs, &name, &arguments.snapshotter).await?;
-    let containerd = Containerd::open(&arguments.address, &arguments.namespace).await?;
-    let done = write(&containerd, &plan, arguments).await;
-    // The lease goes in any case: what a failed pull made is the garbage collector's.
-    let closed = containerd.close().await;
-    done.and(closed)?;
+    let planned = async |mut stop: Stop| stop.or(plan(&refs, &name, &arguments.snapshotter)).await;
+    let plan = interruptible(planned).await?;
+    let pulled = interruptible(async |mut stop: Stop| {
+        let containerd = Containerd::open(&arguments.address, &arguments.namespace).await?;
+        let done = stop.or(write(&containerd, &plan, arguments)).await;
+        // The lease goes in any case: what a pull made that came to no end is the garbage collector's.
+        let closed = containerd.close().await;
+        done.and_then(|done| closed.map(|()| done))
+    });
+    pulled.await?;
     report(context, &plan)
 }
 
@@ -56,9 +62,13 @@ async fn plan(refs: &Refs, name: &ImageName, snapshotter: &str) -> Result<Plan, 
     let because = |e: blobstore::refs::Error| Failure::because(name, &e);
     let top = match name.digest() {
         Some(digest) => *digest,
-        None => {
-            refs.image(name).await.map_err(because)?.ok_or_else(|| missing("the store has no image of this name"))?
-        }
+        None => match refs.image(name).await.map_err(because)? {
+            Some(digest) => digest,
+            None => {
+                let meant = suggest::or_else(refs, &Name::Image(name.clone())).await;
+                return Err(missing("the store has no image of this name").with(&meant));
+            }
+        },
     };
     let found = refs.way_to_manifest(&top).await.map_err(because)?;
     let (manifest, indexes) = found.ok_or_else(|| missing("the store has no manifest of it"))?;

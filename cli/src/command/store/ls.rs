@@ -11,9 +11,13 @@ use std::collections::BTreeMap;
 pub(super) async fn run(context: &Context, arguments: &StoreLs) -> Result<(), Failure> {
     let refs = context.refs()?;
     let wanted = |name: &str| arguments.prefix.as_deref().is_none_or(|prefix| name.starts_with(prefix));
+    if arguments.revoked {
+        return super::revoke::list(context, &refs, wanted).await;
+    }
     if arguments.layers {
         return layers(context, &refs, wanted).await;
     }
+    super::there(&refs).await?;
     let mut images = refs.images().await.map_err(failed)?;
     images.retain(|name| wanted(&Name::Image(name.clone()).to_string()));
     let mut tags = refs.tags().await.map_err(failed)?;
@@ -32,7 +36,7 @@ pub(super) async fn run(context: &Context, arguments: &StoreLs) -> Result<(), Fa
 }
 
 async fn layers(context: &Context, refs: &Refs, wanted: impl Fn(&str) -> bool) -> Result<(), Failure> {
-    refs.check_format().await.map_err(failed)?;
+    super::there(refs).await?;
     let objects = refs.store().scan("layers/").await.map_err(|e| Failure::because("cannot list", &e))?;
     let layers = objects.iter().filter_map(|object| {
         let layer = layer_of(&object.key)?;

@@ -5,13 +5,14 @@ use crate::args::StoreCommand;
 use crate::failure::Failure;
 use crate::output;
 use blobstore::layer::read_index;
-use blobstore::refs::layer_of;
+use blobstore::refs::{Refs, layer_of};
 use serde_json::json;
 use std::collections::HashSet;
 
 mod fsck;
 mod gc;
 mod ls;
+mod revoke;
 mod rm;
 
 pub(super) async fn run(context: &Context, command: &StoreCommand) -> Result<(), Failure> {
@@ -19,22 +20,37 @@ pub(super) async fn run(context: &Context, command: &StoreCommand) -> Result<(),
         StoreCommand::Ls(arguments) => ls::run(context, arguments).await,
         StoreCommand::Du => du(context).await,
         StoreCommand::Rm(arguments) => rm::rm(context, arguments).await,
-        StoreCommand::Revoke(arguments) => rm::revoke(context, arguments).await,
+        StoreCommand::Revoke(arguments) => revoke::revoke(context, arguments).await,
+        StoreCommand::Unrevoke(arguments) => revoke::unrevoke(context, arguments).await,
         StoreCommand::Gc(arguments) => gc::run(context, arguments).await,
         StoreCommand::Fsck(arguments) => fsck::run(context, arguments).await,
         StoreCommand::Other(words) => match words.first().map_or("", String::as_str) {
             "sign" => Err(Failure::failed("'lamina store sign' is not built yet; the README says what is")),
             name => Err(Failure::usage(format!(
-                "there is no 'lamina store {name}'; there are: lamina store ls, du, rm, revoke, gc, fsck"
+                "there is no 'lamina store {name}'; there are: lamina store ls, du, rm, revoke, unrevoke, gc, fsck"
             ))),
         },
     }
 }
 
+/// That there is a store, for lists of what is in it: one that was mistyped, or is not mounted, looks like an empty one. Where
+/// there could be one, and nothing was written yet, the list is empty, and a word is said.
+async fn there(refs: &Refs) -> Result<(), Failure> {
+    let said = "it is no store yet, or not the one that was meant: nothing was ever written there by lamina";
+    match refs.check_there().await {
+        Ok(true) => {}
+        Ok(false) => tracing::warn!("{}: {said}", refs.store().url()),
+        Err(error) => return Err(Failure::failed(blobstore::causes(&error))),
+    }
+    Ok(())
+}
+
 /// From the layers' indexes alone. Chunks of one hash are the same stored bytes: what is not distinct could be stored once,
 /// and is fetched and cached once by a node.
 async fn du(context: &Context) -> Result<(), Failure> {
-    let store = context.store()?;
+    let refs = context.refs()?;
+    there(&refs).await?;
+    let store = refs.store();
     let keys = store.list("layers/").await.map_err(|e| Failure::because("cannot list", &e))?;
     let (mut layers, mut bytes, mut chunk_bytes, mut distinct_bytes) = (0u64, 0u64, 0u64, 0u64);
     let mut seen: HashSet<[u8; 32]> = HashSet::new();

@@ -7,7 +7,7 @@ mod names;
 mod summary;
 mod wait;
 
-use super::Context;
+use super::{Context, answer_about};
 use crate::args::Trace;
 use crate::failure::Failure;
 use crate::output;
@@ -27,7 +27,7 @@ const QUIET: Duration = Duration::from_millis(20);
 pub(super) async fn run(context: &Context, arguments: &Trace) -> Result<(), Failure> {
     let reference = arguments.reference.clone().unwrap_or_default();
     let reply = context.daemon().trace(TraceRequest { reference, all: arguments.all }).await;
-    let mut replies = context.answer(reply)?;
+    let mut replies = answer_about(context, arguments.reference.as_slice(), reply).await?;
     let mut trace = Tracing::new(context.json);
     // Where nobody reads what is printed (any more), nobody would read the summary.
     if !trace.begin() {
@@ -164,18 +164,6 @@ fn source(source: Source) -> &'static str {
 /// Of a layer's id what a person can compare; as a REF it is unambiguous still.
 fn short(layer: &str) -> &str {
     layer.get(..12).unwrap_or(layer)
-}
-
-/// A path that does nothing to a terminal.
-fn printable(path: &str) -> String {
-    let mut out = String::with_capacity(path.len());
-    for c in path.chars() {
-        match c.is_control() {
-            true => out.extend(c.escape_default()),
-            false => out.push(c),
-        }
-    }
-    out
 }
 
 fn micros(micros: u64) -> f64 {

@@ -1,8 +1,8 @@
 //! What a trace comes to: totals, and the files that readers waited for.
 
 use super::names::Named;
-use super::{cause, millis, printable, short, source};
-use crate::output;
+use super::{cause, millis, short, source};
+use crate::output::{self, printable};
 use control::v1::TraceEvent;
 use control::v1::trace_event::{Cause, Source};
 use serde_json::{Value, json};

@@ -2,8 +2,8 @@
 //! came from one place, is one wait of several reads.
 
 use super::names::Named;
-use super::{cause, micros, millis, printable, short, source};
-use crate::output;
+use super::{cause, micros, millis, short, source};
+use crate::output::{self, printable};
 use control::v1::TraceEvent;
 use control::v1::trace_event::Source;
 use serde_json::{Value, json};
