@@ -13,6 +13,7 @@
 use super::clock::{Clock, Machine};
 use super::error::{Error, Result};
 use super::{mark, process, sweep};
+use crate::pause::random;
 use crate::store::{Listed, Store, StoreError};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -59,6 +60,18 @@ pub struct Lease {
     state: Mutex<State>,
 }
 
+/// What a lease is good for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Terms {
+    pub(super) ttl: Duration,
+    /// May its holder write outside `node/`?
+    pub(super) writer: bool,
+}
+
+impl Terms {
+    pub(super) const WRITER: Self = Self { ttl: WRITER_TTL, writer: true };
+}
+
 #[derive(Debug, Default)]
 struct State {
     keys: BTreeSet<String>,
@@ -74,25 +87,19 @@ struct State {
 impl Lease {
     /// A writer's, with a name that no other process has.
     pub fn of_writer(store: Arc<dyn Store>) -> Self {
-        let who = format!("convert-{}-{}-{:08x}", process::host(), std::process::id(), process::random() as u32);
-        Self::new(store, Arc::new(Machine::default()), &who, "work", WRITER_TTL, true)
+        let who = format!("convert-{}-{}-{:08x}", process::host(), std::process::id(), random() as u32);
+        Self::new(store, Arc::new(Machine::default()), &format!("{who}/work"), Terms::WRITER)
     }
 
     /// A node's: `who` is the node, by a name that no other has, `part` what of it holds something.
     pub fn of_node(store: Arc<dyn Store>, who: &str, part: &str, ttl: Duration) -> Self {
-        Self::new(store, Arc::new(Machine::default()), who, part, ttl, false)
+        Self::new(store, Arc::new(Machine::default()), &format!("{who}/{part}"), Terms { ttl, writer: false })
     }
 
-    pub(super) fn new(
-        store: Arc<dyn Store>,
-        clock: Arc<dyn Clock>,
-        who: &str,
-        part: &str,
-        ttl: Duration,
-        writer: bool,
-    ) -> Self {
-        let place = format!("{PREFIX}{who}/{part}");
-        Self { store, clock, place, ttl: ttl.min(TTL_MAX), writer, state: Mutex::default() }
+    /// `place` is who holds it, and which part of that.
+    pub(super) fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>, place: &str, terms: Terms) -> Self {
+        let Terms { ttl, writer } = terms;
+        Self { store, clock, place: format!("{PREFIX}{place}"), ttl: ttl.min(TTL_MAX), writer, state: Mutex::default() }
     }
 
     /// Holds these keys, beside those that it holds. Gives those that a collector is about to delete: of them nothing is
@@ -246,15 +253,15 @@ impl Lease {
 
 /// What all leases hold that have not ended, and the keys of those that have.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct Leased {
     pub(super) keys: BTreeSet<String>,
     pub(super) live: usize,
     pub(super) ended: Vec<String>,
 }
 
 /// Reads all leases; `now` is the store's time.
-pub(super) async fn read(store: &dyn Store, now: SystemTime) -> Result<Held> {
-    let mut held = Held::default();
+pub(super) async fn read(store: &dyn Store, now: SystemTime) -> Result<Leased> {
+    let mut held = Leased::default();
     let mut bytes: u64 = 0;
     for lease in store.scan(PREFIX).await? {
         let age = now.duration_since(lease.stat.modified).unwrap_or_default();

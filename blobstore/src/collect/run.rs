@@ -2,12 +2,13 @@
 
 use super::clock::{Clock, Machine};
 use super::error::{Error, Result};
-use super::lease::{self, Held};
+use super::lease::{self, Leased};
 use super::reach::{Reach, held_reach, reach};
 use super::report::{Fate, Report, Step, Unneeded};
 use super::sweep::Sweep;
 use super::weak::Weak;
 use super::{leftovers, mark, process};
+use crate::pause::random;
 use crate::refs::{Digest, Refs, layer_of};
 use crate::store::{Listed, Store};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
@@ -46,7 +47,7 @@ impl Default for Options {
             grace: Duration::from_secs(24 * 3600),
             settle: Duration::from_secs(10),
             at_once: 32,
-            run: format!("{}-{}-{:08x}", process::host(), std::process::id(), process::random() as u32),
+            run: format!("{}-{}-{:08x}", process::host(), std::process::id(), random() as u32),
             clock: Arc::new(Machine::default()),
         }
     }
@@ -81,7 +82,7 @@ struct Looked {
     now: SystemTime,
     /// Tombstones from before everything else was read.
     marks: BTreeMap<String, SystemTime>,
-    held: Held,
+    held: Leased,
     reach: Reach,
     objects: Vec<Listed>,
 }
