@@ -9,15 +9,20 @@
 //! be there when the collector is done: [`Lease::settle`] waits for that.
 //!
 //! A writer also takes the tombstone from what it holds: its grace would else have begun before it was used again.
+//!
+//! A lease that seems to have ended may be of a machine whose clock is wrong, and so may one be from the future. Such a lease gets
+//! a tombstone, under its own time, and goes on holding. Whoever is alive writes it again before half of its time is
+//! over, and it has another time then; one that is still the same after that has ended.
 
 use super::clock::{Clock, Machine};
 use super::error::{Error, Result};
+use super::seen::{Seen, age};
 use super::{mark, process, sweep};
 use crate::pause::random;
 use crate::store::{Listed, Store, StoreError};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::Mutex;
@@ -76,6 +81,8 @@ impl Terms {
 struct State {
     keys: BTreeSet<String>,
     condemned: BTreeSet<String>,
+    /// Of collectors.
+    seen: Seen,
     /// When its last writing began; `None`: it is not there.
     written: Option<Duration>,
     /// Of several objects after another, which.
@@ -112,7 +119,7 @@ impl Lease {
         state.keys.extend(fresh.iter().cloned());
         if state.keys.len() > before || state.written.is_none() {
             self.write(&mut state).await?;
-            let condemned = self.condemned(&state, &fresh).await?;
+            let condemned = self.condemned(&mut state, &fresh).await?;
             state.condemned.extend(condemned);
         }
         Ok(keys.into_iter().filter(|key| state.condemned.contains(key)).collect())
@@ -128,7 +135,7 @@ impl Lease {
             let keys: Vec<String> = state.condemned.iter().cloned().collect();
             // So that it can be told for how long the other has said nothing.
             self.write(&mut state).await?;
-            state.condemned = self.condemned(&state, &keys).await?;
+            state.condemned = self.condemned(&mut state, &keys).await?;
             if !state.condemned.is_empty() {
                 drop(state);
                 self.clock.sleep(LOOK).await;
@@ -143,7 +150,7 @@ impl Lease {
         let fresh: Vec<String> = keys.difference(&state.keys).cloned().collect();
         state.keys = keys;
         self.write(&mut state).await?;
-        let mut condemned = self.condemned(&state, &fresh).await?;
+        let mut condemned = self.condemned(&mut state, &fresh).await?;
         condemned.extend(state.condemned.iter().filter(|key| state.keys.contains(*key)).cloned());
         state.condemned.clone_from(&condemned);
         Ok(condemned)
@@ -225,7 +232,7 @@ impl Lease {
     }
 
     /// Those of `keys` that a collector is about to delete; the tombstones of all others are taken away.
-    async fn condemned(&self, state: &State, keys: &[String]) -> Result<BTreeSet<String>> {
+    async fn condemned(&self, state: &mut State, keys: &[String]) -> Result<BTreeSet<String>> {
         let listed = self.store.scan(mark::PREFIX).await?;
         let (sweeps, marks): (Vec<Listed>, _) = listed.into_iter().partition(|o| o.key.starts_with(sweep::PREFIX));
         let mut condemned = BTreeSet::new();
@@ -236,7 +243,9 @@ impl Lease {
                 Err(StoreError::NotFound { .. }) => return Err(self.lost(state)),
                 Err(error) => return Err(error.into()),
             };
-            condemned = sweep::named(&*self.store, &sweeps, now, keys).await?;
+            let (seen, elapsed) = (&mut state.seen, self.clock.elapsed());
+            let view = sweep::View { listed: &sweeps, now, seen, elapsed };
+            condemned = sweep::named(&*self.store, view, keys).await?;
         }
         if self.writer {
             let marked: BTreeSet<String> = marks.into_iter().map(|mark| mark.key).collect();
@@ -257,18 +266,15 @@ pub(super) struct Leased {
     pub(super) keys: BTreeSet<String>,
     pub(super) live: usize,
     pub(super) ended: Vec<String>,
+    /// What tombstones of those are called that hold, and by their dates should not.
+    pub(super) doubtful: BTreeSet<String>,
 }
 
-/// Reads all leases; `now` is the store's time.
-pub(super) async fn read(store: &dyn Store, now: SystemTime) -> Result<Leased> {
+/// Reads all leases; `now` is the store's time, `marks` what has a tombstone since when.
+pub(super) async fn read(store: &dyn Store, now: SystemTime, marks: &BTreeMap<String, SystemTime>) -> Result<Leased> {
     let mut held = Leased::default();
     let mut bytes: u64 = 0;
     for lease in store.scan(PREFIX).await? {
-        let age = now.duration_since(lease.stat.modified).unwrap_or_default();
-        if age > TTL_MAX {
-            held.ended.push(lease.key);
-            continue;
-        }
         bytes = bytes.saturating_add(lease.stat.size);
         if bytes > LEASES {
             let what = format!("{bytes} bytes with those before it, {LEASES} are possible");
@@ -280,17 +286,38 @@ pub(super) async fn read(store: &dyn Store, now: SystemTime) -> Result<Leased> {
             Err(StoreError::NotFound { .. }) => continue,
             Err(error) => return Err(error.into()),
         };
-        let unreadable = |what: String| Error::Lease { key: lease.key.clone(), what };
-        let body: Body = serde_json::from_slice(&body).map_err(|e| unreadable(e.to_string()))?;
-        if body.version != VERSION {
-            return Err(unreadable(format!("version {}", body.version)));
-        }
-        if age > Duration::from_secs(body.ttl) {
-            held.ended.push(lease.key);
-            continue;
+        let age = age(lease.stat.modified, now);
+        let body = match parse(&body) {
+            Ok(body) => body,
+            // Nobody's, whatever it is.
+            Err(_) if age.is_some_and(|age| age > TTL_MAX) => {
+                held.ended.push(lease.key);
+                continue;
+            }
+            Err(what) => return Err(Error::Lease { key: lease.key, what }),
+        };
+        let ttl = Duration::from_secs(body.ttl).min(TTL_MAX);
+        if age.is_none_or(|age| age > ttl) {
+            let mark = mark::of_lease(&lease);
+            let since = marks.get(&mark).and_then(|since| now.duration_since(*since).ok());
+            // One from the future: as if it had been written when that was found out.
+            let enough = if age.is_some() { ttl / 2 } else { ttl };
+            if since.is_some_and(|since| since > enough) {
+                held.ended.push(lease.key);
+                continue;
+            }
+            held.doubtful.insert(mark);
         }
         held.live += 1;
         held.keys.extend(body.keys);
     }
     Ok(held)
+}
+
+fn parse(body: &[u8]) -> std::result::Result<Body, String> {
+    let body: Body = serde_json::from_slice(body).map_err(|e| e.to_string())?;
+    match body.version {
+        VERSION => Ok(body),
+        other => Err(format!("version {other}")),
+    }
 }
