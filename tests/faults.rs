@@ -419,9 +419,12 @@ fn read_everything(upstream: &Arc<Upstream>) {
         }
     });
     plan.lock().unwrap().clear();
-    // Until then it is the same readers' wait, which is over.
-    std::thread::sleep(Duration::from_millis(1100));
-    (0..places.len()).for_each(|n| read(n).unwrap());
+    // For a second it is the same readers' wait, which is over; and the kernel may have asked for some pages later than for
+    // others.
+    std::thread::sleep(Duration::from_secs(4));
+    for n in 0..places.len() {
+        read(n).unwrap_or_else(|error| panic!("{n}, {}: {error}", fault(n).0.name));
+    }
     let log = node.log("laminad");
     let line = log.lines().find(|line| line.contains("a fetch failed")).expect("a line in the log");
     for part in ["layer=", "chunk=", "store=", "cause=", "attempt=", "kind="] {

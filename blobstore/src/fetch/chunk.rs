@@ -109,7 +109,10 @@ impl Fetcher {
         let task = match self.inner.failures.since(&(layer.id, chunk), self.inner.options.deadline) {
             Ok(before) => self.task(layer, chunk, before.min(since)),
             Err(_) if self.inner.is_in_memory(&key(&located.entry)) || self.inner.is_cached(&located) => task,
-            Err(error) => return Err(error),
+            Err(error) => {
+                tracing::debug!(layer = %layer.id, chunk, "asked for again at once: the same wait, and it is over");
+                return Err(error);
+            }
         };
         Ok(Sought { layer, located, task })
     }

@@ -3,8 +3,8 @@
 //! What lies between (a firewall, a NAT, a load balancer that was replaced) can forget connections: what is sent on them
 //! is swallowed, and nothing comes back, not even a reset. A client would try them one after the other, each for as long as it
 //! waits for an answer. So a pool that has answered before and does not answer anything for [`SILENCE`] while it is asked is
-//! given up as a whole: what is asked from then on goes over new connections, and what waits is asked once more there, where
-//! that does no harm. A store that is slow and alive goes on answering something, and a new pool is not suspected: requests
+//! given up as a whole: what is asked from then on goes over new connections, and reads that wait are asked for once more
+//! there. A store that is slow and alive goes on answering something, and a new pool is not suspected: requests
 //! are made twice only where they would most likely have been in vain. Connections that nobody used for [`IDLE`] are not used
 //! again at all.
 
@@ -77,8 +77,8 @@ impl Connections {
         Ok(Self { make, pool })
     }
 
-    /// The head of an answer to a request that `send` makes by a client; a second time where it may be done twice (`again`) and
-    /// the connections are dead.
+    /// The head of an answer to a request that `send` makes by a client; a second time where it may be done twice (`again`: it
+    /// writes nothing) and the connections are dead.
     pub(super) async fn ask<T, E, F>(&self, again: bool, send: impl Fn(Client) -> F) -> Result<T, E>
     where
         F: Future<Output = Result<T, E>>,
@@ -88,10 +88,9 @@ impl Connections {
         if let Ok(answer) = timeout(SILENCE, &mut first).await {
             return answer;
         }
-        if !pool.is_silent_since(begun) {
-            return first.await;
-        }
-        let Some(fresh) = self.after(&pool).filter(|_| again) else { return first.await };
+        // What is written has an answer only when all of it was sent: its silence tells nothing.
+        let fresh = if again && pool.is_silent_since(begun) { self.after(&pool) } else { None };
+        let Some(fresh) = fresh else { return first.await };
         let mut second = pin!(fresh.ask(send(fresh.client.clone())));
         tokio::select! {
             biased;
@@ -163,7 +162,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_what_has_answered_before_and_then_nothing_is_given_up() {
         assert_eq!(asked(true, true, false).await, (Some("the second"), 1));
-        assert_eq!(asked(false, true, false).await, (None, 1), "what may not be done twice is not");
+        assert_eq!(asked(false, true, false).await, (None, 0), "what may not be done twice is not, and tells nothing");
         assert_eq!(asked(true, true, true).await, (None, 0), "slow, and alive");
         assert_eq!(asked(true, false, false).await, (None, 0), "new, and as good as any other");
     }
