@@ -15,6 +15,7 @@ use super::watch::{Cause, Event};
 use super::{Brought, Fetched, Fetcher, Layer, OnOutage};
 use crate::layer::Located;
 use crate::meter::Source;
+use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -45,14 +46,14 @@ enum Waiting {
 impl Fetcher {
     /// A chunk's content, from wherever it is. Must be called within a tokio runtime. Answers within the deadline, or,
     /// where outages are waited for, when the store does.
-    pub async fn get(&self, layer: &Layer, chunk: u32) -> Result<Arc<[u8]>, FetchError> {
+    pub async fn get(&self, layer: &Layer, chunk: u32) -> Result<Bytes, FetchError> {
         let mut all = self.get_all(layer, &[chunk], &[]).await?;
         all.pop().ok_or_else(|| self.no_such(&self.task(layer, chunk, Instant::now())))
     }
 
     /// As [`Fetcher::get`], of all chunks that one read needs, in their order. What is to be fetched `ahead` (see
     /// [`Fetcher::noticed`]) is asked for together with them, and not waited for.
-    pub async fn get_all(&self, layer: &Layer, chunks: &[u32], ahead: &[u32]) -> Result<Vec<Arc<[u8]>>, FetchError> {
+    pub async fn get_all(&self, layer: &Layer, chunks: &[u32], ahead: &[u32]) -> Result<Vec<Bytes>, FetchError> {
         self.get_all_from(layer, chunks, ahead).await.map(|(all, _)| all)
     }
 
@@ -62,7 +63,7 @@ impl Fetcher {
         layer: &Layer,
         chunks: &[u32],
         ahead: &[u32],
-    ) -> Result<(Vec<Arc<[u8]>>, Source), FetchError> {
+    ) -> Result<(Vec<Bytes>, Source), FetchError> {
         self.get_all_since(layer, chunks, ahead, Instant::now()).await
     }
 
@@ -76,7 +77,7 @@ impl Fetcher {
         chunks: &[u32],
         ahead: &[u32],
         since: Instant,
-    ) -> Result<(Vec<Arc<[u8]>>, Source), FetchError> {
+    ) -> Result<(Vec<Bytes>, Source), FetchError> {
         // All of them before any is begun: what is begun is asked for.
         let sought = chunks.iter().map(|chunk| self.sought(layer, *chunk, since)).collect::<Result<Vec<_>, _>>()?;
         let mut asks = Vec::new();
@@ -214,7 +215,7 @@ impl Fetcher {
     }
 
     /// What a reader gets: decompressed where it came for nobody.
-    async fn content(&self, sought: Sought<'_>, brought: Brought) -> Result<Arc<[u8]>, FetchError> {
+    async fn content(&self, sought: Sought<'_>, brought: Brought) -> Result<Bytes, FetchError> {
         let Sought { located, task, .. } = sought;
         let stored = match brought {
             Brought::Content(content) => return Ok(content),
