@@ -19,7 +19,7 @@ const LENGTH: usize = 256;
 
 fn open(dir: &Path) -> Cache {
     let options = Options { reserve: Reserve::Bytes(0), queue: 1 << 16, ..Options::new(2 << 30) };
-    Cache::open(dir, &options, &Meter::new("")).unwrap()
+    Cache::open(dir, &options, &Meter::default()).unwrap()
 }
 
 fn chunk(n: u64) -> ([u8; 32], Vec<u8>) {

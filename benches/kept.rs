@@ -93,7 +93,7 @@ fn cost(step: impl FnOnce()) -> (f64, f64, f64) {
 fn round(form: &dyn Form, chunks: &[Chunk]) -> [(f64, f64, f64); 3] {
     let dir = tempfile::tempdir_in(target().join("bench")).unwrap();
     let options = Options { reserve: Reserve::Bytes(0), queue_bytes: 256 << 20, ..Options::new(8 << 30) };
-    let cache = Cache::open(dir.path(), &options, &Meter::new("")).unwrap();
+    let cache = Cache::open(dir.path(), &options, &Meter::default()).unwrap();
     let mut kept = Vec::new();
     let filled = cost(|| {
         let cached = cache.chunks.as_ref().unwrap();

@@ -78,7 +78,13 @@ fn stat_and_ls_tell_what_is_cached_of_each_layer_and_where_reads_came_from() {
     assert_eq!((number(&layer, "cached_bytes"), &layer["pinned"]), (number(&layer, "bytes"), &Value::Bool(false)));
     assert!(number(&layer, "bytes") > (FILES * FILE) as u64 && number(&layer, "head_bytes") > 4096, "{layer}");
     let stat = node.json(&["cache", "stat"]);
-    assert!(number(&stat["read_bytes"], "store") >= (FILES * FILE) as u64, "{stat}");
+    // What readers asked for, each byte once; and what came for it, which is as long, for noise does not compress.
+    let read: u64 = ["memory", "cache", "store"].iter().map(|source| number(&stat["read_bytes"], source)).sum();
+    let status = node.status().unwrap();
+    assert!(read >= (FILES * FILE) as u64 && read == number(&status, "device_read_bytes"), "{stat}");
+    assert!(number(&stat["read_bytes"], "store") > 0 && number(&stat, "fetched_bytes") >= number(&layer, "bytes"));
+    // Asked for one after the other: each asks the store once more whether it is there.
+    assert!(number(&status, "fetched_bytes").abs_diff(number(&stat, "fetched_bytes")) < FILE as u64 / 8, "{status}");
     assert_eq!((number(&stat, "failed_chunks"), stat["trouble"].as_str()), (0, Some("")));
     assert!(
         number(&stat, "bytes") > number(&layer, "bytes") && number(&stat, "bytes") < number(&stat, "limit"),
@@ -229,11 +235,12 @@ fn what_was_evicted_is_fetched_again() {
     let bytes = number(&only(&node), "bytes");
     let evicted = node.json(&["cache", "evict", "base/a:1"]);
     assert_eq!([number(&evicted, "bytes"), number(&evicted, "heads")], [bytes, 0], "its head is in use");
+    let stat = node.json(&["cache", "stat"]);
+    assert!(number(&stat, "let_go_bytes") >= bytes && number(&stat, "evicted_bytes") == 0, "{stat}");
     assert_eq!(number(&only(&node), "cached_chunks"), 0);
     read_all(&target, 0);
     unmount(&node, &target);
     node.wait("the layer to be out of use", |node| only(node)["in_use"] == false);
-    // What is in memory is fetched for the cache all the same.
     node.run(&["cache", "evict", "base/a:1"]);
     assert_eq!(node.json(&["cache", "ls"])["layers"], serde_json::json!([]));
     let warmed = node.json(&["cache", "warm", "base/a:1"]);
@@ -246,6 +253,44 @@ fn what_was_evicted_is_fetched_again() {
     assert_eq!(number(&only(&node), "cached_bytes"), bytes);
     read_all(&target, 0);
     unmount(&node, &target);
+}
+
+/// Has the kernel drop what it has of a file's pages.
+fn drop_pages(path: &Path) {
+    let file = fs::File::open(path).unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+}
+
+#[test]
+fn what_was_evicted_is_in_no_memory_either() {
+    // All of it fits into memory, and it is pinned: that keeps it on the disk, and nowhere else.
+    for pin in [false, true] {
+        let Some(node) = node("evicting from memory", &["a"], "[fetch]\nreadahead = 0\n") else { return };
+        if pin {
+            node.run(&["cache", "pin", "base/a:1"]);
+        }
+        let target = mount(&node, "a");
+        let stat = || node.json(&["cache", "stat"]);
+        let from = |source: &str| number(&stat()["read_bytes"], source);
+        let again = || {
+            (0..FILES).for_each(|file| drop_pages(&target.join(format!("f{file}"))));
+            read_all(&target, 0);
+        };
+        let all = (FILES * FILE) as u64;
+        read_all(&target, 0);
+        let memory = from("memory");
+        again();
+        assert!(from("memory") - memory >= all, "memory has all of it: {}", stat());
+        let (cache, fetched) = (from("cache"), number(&stat(), "fetched_bytes"));
+        node.run(&["cache", "evict", "base/a:1"]);
+        again();
+        match pin {
+            // The first piece of each chunk; the others come from memory again.
+            true => assert!(from("cache") - cache >= all / 8, "{}", stat()),
+            false => assert!(number(&stat(), "fetched_bytes") - fetched >= all, "{}", stat()),
+        }
+        unmount(&node, &target);
+    }
 }
 
 /// Flips a bit in every so many bytes of what is cached of chunks.

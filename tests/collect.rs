@@ -232,13 +232,45 @@ fn a_conversion_does_not_wait_for_a_collector_that_was_killed_on_its_machine() {
     fs::write(sweeps.join("killed"), sweep.to_string()).unwrap();
     // Otherwise this takes a quarter of an hour.
     node.convert(&source, &[]);
-    // The same of one that nobody can look for, from a day when the clock was wrong.
-    let lost = serde_json::json!({"version": 1, "keys": keys});
-    fs::write(sweeps.join("killed"), lost.to_string()).unwrap();
-    let written = fs::File::options().write(true).open(sweeps.join("killed")).unwrap();
-    written.set_modified(std::time::SystemTime::now() + Duration::from_secs(365 * 24 * 3600)).unwrap();
-    node.convert(&source, &[]);
     node.run(&["verify", &name(1)]);
+}
+
+#[test]
+fn what_a_clock_that_was_wrong_has_dated_ahead_is_neither_kept_for_ever_nor_let_go_at_once() {
+    let node = Node::default();
+    node.convert(&write(&node, 1), &[]);
+    node.convert(&write(&node, 2), &[]);
+    node.run(&["store", "rm", &name(1)]);
+    let own = &layers_in(&node);
+    node.run(&GC);
+    let ahead = |path: &Path| {
+        let file = fs::File::options().write(true).open(path).unwrap();
+        file.set_modified(std::time::SystemTime::now() + Duration::from_secs(365 * 24 * 3600)).unwrap();
+    };
+    let marks = || files(&node.path("store/tombstones")).into_keys().map(|key| node.path("store/tombstones").join(key));
+    marks().for_each(|mark| ahead(&mark));
+    node.run(&GC);
+    assert_eq!(&layers_in(&node), own, "its grace begins again");
+    let now = std::time::SystemTime::now() + Duration::from_secs(60);
+    assert!(marks().all(|mark| fs::metadata(mark).unwrap().modified().unwrap() < now));
+    node.run(&GC);
+    assert_eq!(layers_in(&node).len(), own.len() - 1);
+    // A lease of a node that is gone, from the future and from long ago: it holds what nothing else needs, for its time.
+    let last = layers_in(&node);
+    let keys: Vec<String> = last.iter().map(|id| format!("layers/{}/{id}", &id[..2])).collect();
+    node.run(&["store", "rm", &name(2)]);
+    let lease = node.path("store/node/leases/somebody/used");
+    fs::create_dir_all(lease.parent().unwrap()).unwrap();
+    fs::write(&lease, serde_json::json!({"version": 1, "ttl": 2, "keys": keys}).to_string()).unwrap();
+    ahead(&lease);
+    (0..2).for_each(|_| drop(node.run(&GC)));
+    assert_eq!(layers_in(&node), last);
+    node.wait("its end", |node| {
+        node.run(&GC);
+        layers_in(node).is_empty()
+    });
+    node.run(&GC);
+    assert!(!lease.exists() && files(&node.path("store/tombstones")).is_empty());
 }
 
 #[test]

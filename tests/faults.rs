@@ -5,11 +5,11 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use blobstore::cache::{self, Cache};
-use blobstore::fetch::{FetchError, FetchKind, Fetcher, Layer, Options};
+use blobstore::fetch::{FetchError, FetchKind, Fetcher, Hedge, Layer, Options};
 use blobstore::layer::{self, Flags, Index, Writer};
 use blobstore::meter::Meter;
 use blobstore::refs::StackEntry;
-use blobstore::store::{Environment, Store, open_with};
+use blobstore::store::{Environment, Settings, Store, open_with};
 use std::collections::HashMap;
 use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
@@ -22,6 +22,7 @@ use tests::image::layer_file;
 use tests::node::Node;
 use tests::s3::KEY;
 use tests::tree::{files, noise, write};
+use tests::wire::Wire;
 
 const CHUNK: usize = 16 << 10;
 const CHUNKS: u32 = 32;
@@ -53,7 +54,7 @@ fn object(seed: u64) -> Object {
 /// A node that keeps no decompressed chunks: what is read a second time comes from the cache's files or the store.
 fn node(store: Arc<dyn Store>, more: Options) -> (tempfile::TempDir, Fetcher) {
     let dir = tempfile::tempdir().unwrap();
-    let (options, meter) = (Options { decoded: 0, readahead: 0, neighbours: false, ..more }, Meter::new(store.url()));
+    let (options, meter) = (Options { decoded: 0, readahead: 0, neighbours: false, ..more }, Meter::default());
     let limits = cache::Options { reserve: cache::Reserve::Bytes(0), ..cache::Options::new(8 << 20) };
     let cache = Cache::open(dir.path(), &limits, &meter).unwrap();
     let fetcher = Fetcher::new(store, cache, options, meter);
@@ -118,6 +119,8 @@ async fn read_chunks(upstream: Arc<Upstream>, object: Arc<Object>, fault: &'stat
     check_text(fault, &upstream, &front, "chunk 2", &error);
     assert!(fetcher.cached(&object.layer, 2).is_none(), "{}", fault.name);
     faulty.store(0, SeqCst);
+    // Until then it is the same reader's wait, which is over.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
     for chunk in 0..8 {
         read(chunk).await.unwrap();
         fetcher.chunks().unwrap().flush();
@@ -207,6 +210,47 @@ async fn a_body_that_stalls_is_asked_for_a_second_time_once_it_is_late() {
         assert!(last[..] == object.contents[CHUNKS as usize - 1]);
         until(|| fetcher.meter().hedges() == (1, 1)).await;
         assert_eq!((front.requests().len(), fetcher.meter().fetch_errors()), (CHUNKS as usize + 1, 0));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_die_without_a_word_cost_no_attempt() {
+    let object = object(1);
+    let web = tempfile::tempdir().unwrap();
+    write(&web.path().join(&object.layer.key), &object.bytes);
+    let bucket = tests::s3::S3::start("a bucket behind a firewall that forgets");
+    let mut stores = vec![];
+    if let Some(bucket) = &bucket {
+        write(&bucket.file("bucket", &format!("lamina/{}", object.layer.key)), &object.bytes);
+        let wire = Wire::to(bucket.address);
+        stores.push((open_with("s3://bucket/lamina", &tests::s3::settings(wire.address)).unwrap(), wire));
+    }
+    let wire = Wire::to(tests::web::serve_on(web.path()));
+    stores.push((open_with(&format!("http://{}", wire.address), &Settings::default()).unwrap(), wire));
+    for (store, wire) in stores {
+        // Neither a second request nor an attempt that is given up helps here: one dead connection after the other would be
+        // tried.
+        let patience = Duration::from_secs(300);
+        let (hedge, coalesce) = (Hedge::Off, 0);
+        let options = Options { attempt: patience, deadline: patience, hedge, coalesce, ..Options::default() };
+        let (_dir, fetcher) = node(store, options);
+        let read = async |chunks: std::ops::Range<u32>| {
+            let wanted: Vec<u32> = chunks.collect();
+            let got = fetcher.get_all(&object.layer, &wanted, &[]).await.unwrap();
+            wanted.iter().zip(got).for_each(|(n, got)| assert!(got[..] == object.contents[*n as usize]));
+        };
+        read(0..16).await;
+        let before = wire.forget();
+        assert!(before > 4, "{before} connections");
+        // One, and then many at once.
+        read(16..17).await;
+        read(17..24).await;
+        let after = wire.made();
+        assert!(after > before && fetcher.meter().fetch_errors() == 0, "{after} connections after {before}");
+        // All at once, while they are being used.
+        wire.forget();
+        read(24..CHUNKS).await;
+        assert_eq!(fetcher.meter().fetch_errors(), 0);
     }
 }
 
@@ -375,7 +419,12 @@ fn read_everything(upstream: &Arc<Upstream>) {
         }
     });
     plan.lock().unwrap().clear();
-    (0..places.len()).for_each(|n| read(n).unwrap());
+    // For a second it is the same readers' wait, which is over; and the kernel may have asked for some pages later than for
+    // others.
+    std::thread::sleep(Duration::from_secs(4));
+    for n in 0..places.len() {
+        read(n).unwrap_or_else(|error| panic!("{n}, {}: {error}", fault(n).0.name));
+    }
     let log = node.log("laminad");
     let line = log.lines().find(|line| line.contains("a fetch failed")).expect("a line in the log");
     for part in ["layer=", "chunk=", "store=", "cause=", "attempt=", "kind="] {

@@ -5,8 +5,7 @@
 use containerd::snapshots::PrepareSnapshotRequest;
 use containerd::snapshots::snapshots_client::SnapshotsClient;
 use std::fs::{self, File};
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -305,7 +304,7 @@ fn the_metrics_page_counts_what_was_fetched_and_what_was_damaged() {
     store.read_exact_at(&mut byte, chunk + 20).unwrap();
     store.write_all_at(&[byte[0] ^ 1], chunk + 20).unwrap();
     assert!(fs::read(target.join("big")).is_err());
-    let page = metrics(&node, "laminad");
+    let page = node.metrics("laminad");
     let value = |name| value(&page, name);
     assert!(value("lamina_fetch_bytes_total") > 0.0);
     assert!(value("lamina_verify_failures_total") > 0.0);
@@ -327,7 +326,7 @@ async fn the_snapshotters_metrics_page_counts_snapshots_and_times_their_making()
         let request = PrepareSnapshotRequest { key: key.to_owned(), ..PrepareSnapshotRequest::default() };
         let _ = snapshots.prepare(request).await;
     }
-    let page = metrics(&node, "lamina-snapshotter");
+    let page = node.metrics("lamina-snapshotter");
     assert_eq!((value(&page, "lamina_snapshots "), value(&page, "lamina_prepare_seconds_count ")), (2.0, 3.0));
 }
 
@@ -335,17 +334,6 @@ async fn the_snapshotters_metrics_page_counts_snapshots_and_times_their_making()
 fn value(page: &str, name: &str) -> f64 {
     let line = page.lines().find(|l| l.starts_with(name)).unwrap_or_else(|| panic!("{name} is not in\n{page}"));
     line.rsplit(' ').next().unwrap().parse().unwrap()
-}
-
-/// A daemon's page.
-fn metrics(node: &Node, daemon: &str) -> String {
-    let log = node.log(daemon);
-    let address = log.split("http://").nth(1).unwrap().split("/metrics").next().unwrap();
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-    let mut page = String::new();
-    stream.read_to_string(&mut page).unwrap();
-    page
 }
 
 #[test]

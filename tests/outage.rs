@@ -25,7 +25,9 @@ fn node(test: &str, length: usize, fetch: &str) -> Option<(Node, Vec<u8>, Arc<At
     node.convert_dir(&source, "base/one:1");
     let (out, root) = (Arc::new(AtomicBool::new(false)), node.path("store"));
     let is_out = Arc::clone(&out);
+    let silent = test == "one deadline";
     let server = Front::start(None, move |request| match is_out.load(Relaxed) {
+        true if silent => Answer::Silence,
         true => Answer::Reply("503 Service Unavailable", vec![], vec![]),
         false => web::answer(&root, request, true),
     });
@@ -71,7 +73,44 @@ fn with_fail_readers_of_a_store_that_is_out_get_an_error_at_the_deadline() {
     out.store(true, Relaxed);
     assert_eq!(fs::read(&file).unwrap_err().raw_os_error(), Some(5));
     out.store(false, Relaxed);
+    // For a second it is the same reader's wait, which is over; and the kernel may have asked for some pages later.
+    std::thread::sleep(Duration::from_secs(3));
     assert!(fs::read(&file).unwrap() == content);
+    node.run(&["umount", node.path("mnt").to_str().unwrap()]);
+}
+
+#[test]
+fn a_reader_of_a_store_that_does_not_answer_waits_for_one_deadline_though_the_kernel_asks_again() {
+    let Some((mut node, _, out)) = node("one deadline", 1 << 20, "deadline = \"2s\"\nreadahead = 0\n") else { return };
+    node.run(&["umount", node.path("mnt").to_str().unwrap()]);
+    assert!(node.stop_daemon());
+    node.reconfigure("metrics = \"\"", "metrics = \"127.0.0.1:0\"");
+    node.start_daemon();
+    let layer = node.json(&["inspect", "base/one:1"])["layers"][0]["layer"].as_str().unwrap().to_owned();
+    node.run(&["mount", &format!("layer:{layer}"), node.path("mnt").to_str().unwrap()]);
+    let ended = || {
+        let page = node.metrics("laminad");
+        let line = page.lines().find(|line| line.starts_with("lamina_fetch_errors_total{kind=\"timeout\"}"));
+        line.map_or(0.0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
+    };
+    let before = ended();
+    out.store(true, Relaxed);
+    let file = File::open(node.path("mnt/big")).unwrap();
+    let readers = || {
+        std::thread::scope(|scope| {
+            let read = || std::os::unix::fs::FileExt::read_exact_at(&file, &mut [0; 4096], 0);
+            let all: Vec<_> = (0..4).map(|_| scope.spawn(read)).collect();
+            all.into_iter().for_each(|reader| {
+                assert_eq!(reader.join().unwrap().unwrap_err().raw_os_error(), Some(5));
+            });
+        });
+    };
+    readers();
+    // A read that ends at its deadline counts once, and its request once more if it is given up by now. The kernel asked for
+    // the page ahead of the first reader, and then for each of the four.
+    assert!(ended() - before <= 2.0, "{} times\n{}", ended() - before, node.log("laminad"));
+    drop(file);
+    out.store(false, Relaxed);
     node.run(&["umount", node.path("mnt").to_str().unwrap()]);
 }
 

@@ -94,6 +94,67 @@ fn nor_does_it_with_loop_devices() {
     }
 }
 
+/// A node whose mount `mnt` nobody uses, with a layer of one file.
+fn idle(test: &str) -> Option<(Node, Vec<u8>)> {
+    if !tests::possible(test) || !tests::linux(test, (6, 9)) {
+        return None;
+    }
+    let mut node = Node::default();
+    let (source, content) = (node.new_dir("source"), noise(7, 4 << 20));
+    write(&source.join("file"), &content);
+    write(&source.join("other"), "another layer's difference");
+    node.convert_dir(&source, "base/idle:1");
+    write(&node.new_dir("tools").join("tool"), "a tool");
+    node.convert_dir(&node.path("tools"), "toolkit/t:1");
+    node.start_daemon();
+    let target = node.new_dir("mnt");
+    node.run(&["mount", "base/idle:1", "toolkit/t:1", target.to_str().unwrap()]);
+    Some((node, content))
+}
+
+/// Mount points below the node's directory.
+fn mounted(node: &Node) -> Vec<String> {
+    let below = node.path("").display().to_string();
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let mut targets: Vec<String> = mounts.lines().filter_map(|l| l.split(' ').nth(4).map(str::to_owned)).collect();
+    targets.retain(|target| target.starts_with(&below));
+    targets.sort_unstable();
+    targets
+}
+
+#[test]
+fn a_worker_that_is_asked_to_end_hands_over_and_leaves_mounts_that_nobody_uses() {
+    let Some((mut node, content)) = idle("a worker that is asked to end") else { return };
+    let before = mounted(&node);
+    for n in 1..=2 {
+        let worker = pid(&node.status().unwrap());
+        // What was read is in the next one's cache, however soon it comes.
+        assert!(fs::read(node.path("mnt/file")).unwrap() == content);
+        kill_process(worker, Signal::TERM).unwrap();
+        node.wait("a successor", |n| n.status().is_some_and(|s| pid(&s) != worker));
+        let status = node.status().unwrap();
+        assert_eq!(status["takeovers"], n, "{status}");
+        assert_eq!(mounted(&node), before);
+        let cached = node.json(&["cache", "stat"]);
+        assert!(cached["bytes"].as_u64().unwrap() > content.len() as u64, "{cached}");
+    }
+    assert_eq!(fs::read(node.path("mnt/tool")).unwrap(), b"a tool");
+    let log = node.log("laminad");
+    assert!(!log.contains("EIO") && !log.contains("WARN") && !log.contains("ERROR"), "{log}");
+    assert!(node.stop_daemon());
+    assert_eq!(mounted(&node), Vec::<String>::new(), "the daemon's own end takes them down");
+}
+
+#[test]
+fn the_daemon_ends_as_a_whole_also_where_its_worker_is_asked_to_end_at_the_same_moment() {
+    // As a service manager does that signals every process of a service.
+    let Some((mut node, _)) = idle("a service manager's signals") else { return };
+    let worker = pid(&node.status().unwrap());
+    kill_process(worker, Signal::TERM).unwrap();
+    assert!(node.stop_daemon());
+    assert_eq!(mounted(&node), Vec::<String>::new());
+}
+
 /// The worker's program is gone, so no successor can start: readers must get EIO, soon after the deadline.
 #[test]
 fn without_a_successor_readers_get_an_error_and_not_a_wait() {

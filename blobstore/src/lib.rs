@@ -22,6 +22,7 @@ pub mod fsck;
 pub mod https;
 pub mod layer;
 pub mod meter;
+mod pause;
 pub mod profile;
 pub mod refs;
 pub mod small_file;

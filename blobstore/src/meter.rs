@@ -26,12 +26,11 @@ pub enum Source {
 /// The counters of one node's fetching and caching.
 #[derive(Debug, Clone)]
 pub struct Meter {
-    fetch_bytes: Family<Labels, Counter>,
     fetch_seconds: Histogram,
     fetch_errors: Family<Labels, Counter>,
     read_bytes: Family<Labels, Counter>,
     cache_bytes: Gauge,
-    cache_evicted_bytes: Counter,
+    cache_evicted_bytes: Family<Labels, Counter>,
     cache_written_bytes: Counter,
     verify_failures: Counter,
     hedges: Family<Labels, Counter>,
@@ -44,50 +43,56 @@ pub struct Meter {
     fetches: Counter,
     errors: Counter,
     hedged: [Counter; 2],
+    evicted: [Counter; 2],
 }
 
-impl Meter {
-    /// Counters at zero; `store` is the URL that stands in the label of the same name.
-    pub fn new(store: &str) -> Self {
-        let fetch_bytes = Family::<Labels, Counter>::default();
-        let read_bytes = Family::<Labels, Counter>::default();
-        let fetched = fetch_bytes.get_or_create_owned(&vec![("store", store.to_owned())]);
-        let read = ["memory", "cache", "store"]
-            .map(|source| read_bytes.get_or_create_owned(&vec![("source", source.to_owned())]));
-        let hedges = Family::<Labels, Counter>::default();
-        let hedged = ["made", "won"].map(|what| hedges.get_or_create_owned(&vec![("what", what.to_owned())]));
+/// A counter for each value of a label, there from the start on.
+fn labelled<const N: usize>(label: &'static str, values: [&str; N]) -> (Family<Labels, Counter>, [Counter; N]) {
+    let family = Family::<Labels, Counter>::default();
+    let counters = values.map(|value| family.get_or_create_owned(&vec![(label, value.to_owned())]));
+    (family, counters)
+}
+
+impl Default for Meter {
+    /// Counters at zero.
+    fn default() -> Self {
+        let (read_bytes, read) = labelled("source", ["memory", "cache", "store"]);
+        let (hedges, hedged) = labelled("what", ["made", "won"]);
+        let (cache_evicted_bytes, evicted) = labelled("cause", ["quota", "administrator"]);
         Self {
-            fetch_bytes,
             // 0.5 ms to 16 s.
             fetch_seconds: Histogram::new(exponential_buckets(0.0005, 2.0, 16)),
             fetch_errors: Family::default(),
             read_bytes,
             cache_bytes: Gauge::default(),
-            cache_evicted_bytes: Counter::default(),
+            cache_evicted_bytes,
             cache_written_bytes: Counter::default(),
             verify_failures: Counter::default(),
             hedges,
             prefetched: Counter::default(),
             prefetched_bytes: Counter::default(),
             prefetch_used: Counter::default(),
-            fetched,
+            fetched: Counter::default(),
             read,
             fetches: Counter::default(),
             errors: Counter::default(),
             hedged,
+            evicted,
         }
     }
+}
 
+impl Meter {
     /// Adds the metrics to a registry without a prefix of its own.
     pub fn register(&self, registry: &mut Registry) {
-        registry.register("lamina_fetch_bytes", "Bytes read from the store, heads included", self.fetch_bytes.clone());
-        registry.register("lamina_fetch_seconds", "Time of a request to the store", self.fetch_seconds.clone());
-        registry.register("lamina_fetch_errors", "Requests to the store that failed", self.fetch_errors.clone());
-        registry.register("lamina_read_bytes", "Bytes of chunks given to readers, by source", self.read_bytes.clone());
+        registry.register("lamina_fetch_seconds", "Time of a request for chunks or a head", self.fetch_seconds.clone());
+        registry.register("lamina_fetch_errors", "Requests for chunks or heads that failed", self.fetch_errors.clone());
+        let help = "Bytes that readers asked for and got, by the farthest place that they waited for";
+        registry.register("lamina_read_bytes", help, self.read_bytes.clone());
         registry.register("lamina_cache_bytes", "Bytes of chunks in the local cache", self.cache_bytes.clone());
         registry.register(
             "lamina_cache_evicted_bytes",
-            "Bytes dropped from the local cache to make room",
+            "Bytes dropped from the local cache: to make room, or because an administrator said so",
             self.cache_evicted_bytes.clone(),
         );
         registry.register(
@@ -118,7 +123,7 @@ impl Meter {
         );
     }
 
-    /// Every byte read from the store, right or wrong, heads included.
+    /// Bytes of chunks and heads read from the store, right or wrong. Not exported: what names a layer is read besides.
     pub fn fetched_bytes(&self) -> u64 {
         self.fetched.get()
     }
@@ -133,7 +138,7 @@ impl Meter {
         self.errors.get()
     }
 
-    /// Bytes of decoded chunks that readers got from `source`.
+    /// Bytes that readers asked for and got, where `source` was the farthest place that they waited for.
     pub fn read_bytes(&self, source: Source) -> u64 {
         self.read[source as usize].get()
     }
@@ -145,7 +150,7 @@ impl Meter {
 
     /// Bytes dropped from the chunk cache to make room.
     pub fn cache_evicted_bytes(&self) -> u64 {
-        self.cache_evicted_bytes.get()
+        self.evicted[0].get()
     }
 
     /// Bytes written to the chunk cache.
@@ -199,16 +204,17 @@ impl Meter {
         self.errors.inc();
     }
 
-    pub(crate) fn read(&self, source: Source, bytes: usize) {
-        self.read[source as usize].inc_by(bytes as u64);
+    pub(crate) fn read(&self, source: Source, bytes: u64) {
+        self.read[source as usize].inc_by(bytes);
     }
 
     pub(crate) fn set_cache_bytes(&self, bytes: u64) {
         self.cache_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
-    pub(crate) fn evicted(&self, bytes: u64) {
-        self.cache_evicted_bytes.inc_by(bytes);
+    pub(crate) fn evicted(&self, quota: u64, administrator: u64) {
+        self.evicted[0].inc_by(quota);
+        self.evicted[1].inc_by(administrator);
     }
 
     pub(crate) fn cache_written(&self, bytes: u64) {
@@ -226,8 +232,9 @@ mod tests {
 
     #[test]
     fn the_names_are_those_of_the_documentation() {
-        let meter = Meter::new("file:///s");
+        let meter = Meter::default();
         meter.fetched(5);
+        meter.evicted(3, 4);
         meter.fetch_done(Duration::from_millis(3));
         meter.fetch_failed("timeout");
         meter.read(Source::Cache, 7);
@@ -238,12 +245,12 @@ mod tests {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         for line in [
-            "lamina_fetch_bytes_total{store=\"file:///s\"} 5",
             "lamina_fetch_seconds_count 1",
             "lamina_fetch_errors_total{kind=\"timeout\"} 1",
             "lamina_read_bytes_total{source=\"cache\"} 7",
             "lamina_cache_bytes 0",
-            "lamina_cache_evicted_bytes_total 0",
+            "lamina_cache_evicted_bytes_total{cause=\"quota\"} 3",
+            "lamina_cache_evicted_bytes_total{cause=\"administrator\"} 4",
             "lamina_cache_written_bytes_total 0",
             "lamina_verify_failures_total 0",
             "lamina_fetch_hedges_total{what=\"made\"} 1",

@@ -16,7 +16,7 @@ fn options(size: u64) -> Options {
 }
 
 fn open(dir: &Path, options: &Options) -> Cache {
-    let cache = Cache::open(dir, options, &Meter::new("")).unwrap();
+    let cache = Cache::open(dir, options, &Meter::default()).unwrap();
     chunks(&cache).flush();
     cache
 }
@@ -158,7 +158,7 @@ fn flipped_bits_never_pass_for_a_chunk() {
 fn the_quota_holds_at_any_time() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options { segment: 1000, ..options(3000) };
-    let meter = Meter::new("");
+    let meter = Meter::default();
     let cache = Cache::open(dir.path(), &options, &meter).unwrap();
     for n in 0..100 {
         put(chunks(&cache), n, 260);
@@ -172,6 +172,12 @@ fn the_quota_holds_at_any_time() {
     assert!(stats.evicted_bytes > 0 && stats.carried_bytes > 0, "what was read was carried over once");
     assert_eq!(stats.bytes + stats.evicted_bytes + stats.carried_bytes, meter.cache_written_bytes());
     assert_eq!((meter.cache_bytes(), meter.cache_evicted_bytes()), (stats.bytes, stats.evicted_bytes));
+    // What an administrator drops is counted apart, once it is free.
+    assert_eq!(chunks(&cache).evict((0..99).map(|n| chunk(n, 260).0)), stats.chunks - 1);
+    let after = chunks(&cache).stats();
+    assert_eq!((after.evicted_bytes, stats.let_go_bytes), (stats.evicted_bytes, 0));
+    assert_eq!(after.let_go_bytes, stats.bytes - after.bytes);
+    assert!(after.let_go_bytes > 0 && verified(chunks(&cache), 99, 260));
     drop(cache);
     // A smaller quota holds from the start on.
     let options = Options { segment: 1000, ..self::options(2000) };

@@ -14,7 +14,7 @@ use blobstore::store::{Action, Fault, Store};
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
-use support::node::{self, CHUNK};
+use support::node;
 use tempfile::TempDir;
 
 /// A store with one layer, and a node.
@@ -82,8 +82,13 @@ async fn sixty_four_waiters_make_one_request() {
         tokio::task::yield_now().await;
     }
     assert_eq!(fetcher.meter().fetches(), 1);
-    let (from_store, memory) = (fetcher.meter().read_bytes(Source::Store), fetcher.meter().read_bytes(Source::Memory));
-    assert_eq!(from_store + memory, 65 * CHUNK as u64);
+    // What a reader asked for is counted when it has been read, by where it had to wait for it.
+    let at = std::time::Instant::now();
+    fetcher.was_read(&setup.layer, 5..12, Some(Source::Store), at);
+    fetcher.was_read(&setup.layer, 7..8, Some(Source::Memory), at);
+    fetcher.was_read(&setup.layer, 0..100, None, at);
+    let read = [Source::Memory, Source::Cache, Source::Store].map(|source| fetcher.meter().read_bytes(source));
+    assert_eq!(read, [1, 0, 7]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -185,6 +190,57 @@ async fn a_store_that_never_answers_is_an_error_at_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_reader_who_is_asked_for_again_waits_for_one_deadline_however_often() {
+    let setup = Setup::new().await;
+    let out = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let is_out = out.clone();
+    let store = Arc::new(Fault::new(setup.store(), move |_| match is_out.load(std::sync::atomic::Ordering::Relaxed) {
+        true => Action::Never,
+        false => Action::Pass,
+    }));
+    let seconds = Duration::from_secs;
+    let options = Options { attempt: seconds(3), deadline: seconds(10), coalesce: 0, ..quick() };
+    let fetcher = setup.no_chunk_cache(store.clone(), options);
+    let begun = tokio::time::Instant::now();
+    // As the kernel does: what it wanted to read ahead it asks for again, chunk by chunk, for each reader who waits.
+    let first = fetcher.get_all(&setup.layer, &[0, 1, 2], &[]).await.unwrap_err();
+    let asked = store.requests();
+    for chunk in [0, 0, 1, 2, 0] {
+        let again = fetcher.get(&setup.layer, chunk).await.unwrap_err();
+        assert_eq!((again.kind, again.attempts), (first.kind, first.attempts), "{again}");
+    }
+    assert_eq!(store.requests(), asked, "the store is not asked again");
+    assert!(begun.elapsed() < seconds(11), "{:?}", begun.elapsed());
+    // Another one has a deadline of its own, and so has who comes a moment later.
+    let other = tokio::time::Instant::now();
+    fetcher.get(&setup.layer, 3).await.unwrap_err();
+    assert!(other.elapsed() >= seconds(10));
+    let later = tokio::time::Instant::now();
+    fetcher.get(&setup.layer, 0).await.unwrap_err();
+    assert!(later.elapsed() >= seconds(10) && store.requests() > asked);
+    out.store(false, std::sync::atomic::Ordering::Relaxed);
+    assert!(fetcher.get(&setup.layer, 0).await.is_err(), "it has waited for its deadline");
+    tokio::time::sleep(seconds(1)).await;
+    assert_eq!(fetcher.get(&setup.layer, 0).await.unwrap()[..], setup.contents[0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_failed_soon_is_tried_again_within_the_same_deadline() {
+    let setup = Setup::new().await;
+    let seconds = Duration::from_secs;
+    // Wrong once more than is tried, and then it does not answer.
+    let wrong = vec![Action::WrongByte(1); 4];
+    let store = setup.script(wrong.into_iter().chain(vec![Action::Never; 9]));
+    let options = Options { attempt: seconds(20), deadline: seconds(10), ..quick() };
+    let fetcher = setup.no_chunk_cache(store.clone(), options);
+    let begun = tokio::time::Instant::now();
+    assert_eq!(fetcher.get(&setup.layer, 0).await.unwrap_err().kind, FetchKind::Verify);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(fetcher.get(&setup.layer, 0).await.unwrap_err().kind, FetchKind::Timeout);
+    assert!(begun.elapsed() < seconds(11) && store.requests() == 5, "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_attempt_that_begins_just_before_the_deadline_hides_no_cause() {
     let setup = Setup::new().await;
     let actions = [Action::Error(ErrorKind::ConnectionRefused), Action::Never];
@@ -265,10 +321,10 @@ async fn what_was_fetched_once_is_read_without_the_store_after_a_restart() {
     }
     fetcher.chunks().unwrap().flush();
     for n in (0..8).step_by(2) {
-        assert_eq!(fetcher.cached(&setup.layer, n).unwrap()[..], setup.contents[n as usize]);
+        let (content, source) = fetcher.cached_from(&setup.layer, n).unwrap();
+        assert_eq!((&content[..], source), (&setup.contents[n as usize][..], Source::Cache));
     }
     assert_eq!(store.requests(), 0);
-    assert_eq!(fetcher.meter().read_bytes(Source::Cache), 8 * CHUNK as u64);
 }
 
 #[tokio::test(start_paused = true)]

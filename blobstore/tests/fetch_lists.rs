@@ -29,7 +29,7 @@ async fn setup(
     let (summary, bytes) = Input::new(1, &vec![CHUNK as usize / 4096; chunks]).write(2);
     store.create(&layer_key(&summary.id), bytes.clone().into()).await.unwrap();
     let store = Arc::new(Metered::new(Arc::new(store)));
-    let meter = Meter::new(store.url());
+    let meter = Meter::default();
     let size = if cached { 64 << 20 } else { 1 << 20 };
     let mut cache = Cache::open(
         &dir.join("cache"),
@@ -44,10 +44,12 @@ async fn setup(
     (Fetcher::new(store.clone(), cache, options, meter), Arc::new(layer), store)
 }
 
-/// All chunks, expected now, in order.
-fn whole(layer: &Layer) -> Vec<(Instant, u32)> {
-    let now = Instant::now();
-    (0..layer.index.chunk_count()).map(|chunk| (now + Duration::from_millis(chunk.into()), chunk)).collect()
+/// Bytes that no start here comes to.
+const ALL: u64 = 1 << 30;
+
+/// All chunks, in order.
+fn whole(layer: &Layer) -> Vec<(Duration, u32)> {
+    (0..layer.index.chunk_count()).map(|chunk| (Duration::from_millis(chunk.into()), chunk)).collect()
 }
 
 async fn until(so: impl Fn() -> bool) {
@@ -58,8 +60,8 @@ async fn until(so: impl Fn() -> bool) {
 
 /// A start of all 64 chunks, as far as it goes without a reader where 16 are kept decoded.
 async fn begun(fetcher: &Fetcher, layer: &Arc<Layer>) -> Starts {
-    let starts = fetcher.starts(Duration::from_secs(60));
-    starts.add(layer, whole(layer));
+    let starts = fetcher.starts(ALL, Duration::from_secs(60));
+    starts.add("one", Instant::now(), layer, whole(layer));
     until(|| fetcher.meter().prefetched_chunks().0 == 64 && fetcher.decoded_bytes() == 8 * CHUNK).await;
     starts
 }
@@ -108,10 +110,46 @@ async fn what_nobody_read_in_time_is_given_up() {
     let dir = tempfile::tempdir().unwrap();
     let options = Options { decoded: 16 * CHUNK, ..Options::default() };
     let (fetcher, layer, _) = setup(dir.path(), 64, options, true).await;
-    let starts = fetcher.starts(Duration::from_millis(1));
-    starts.add(&layer, whole(&layer));
+    let starts = fetcher.starts(ALL, Duration::from_millis(1));
+    starts.add("one", Instant::now(), &layer, whole(&layer));
     until(|| starts.left() == (0, 0)).await;
     assert!(fetcher.decoded_bytes() <= 8 * CHUNK);
+}
+
+/// A layer of 8 chunks that no other number has, in the store.
+async fn numbered(dir: &std::path::Path, n: u64) -> Arc<Layer> {
+    let chunks = (0..8).map(|chunk| support::content(1000 * (n + 1) + chunk, CHUNK as usize)).collect();
+    let (summary, bytes) = Input { chunks, ..Input::new(1, &[]) }.write(2);
+    let store = FileStore::new(dir.join("store"));
+    store.create(&layer_key(&summary.id), bytes.clone().into()).await.unwrap();
+    Arc::new(Layer::new(Arc::new(Index::parse(bytes.into()).unwrap())))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stack_of_layers_that_all_have_profiles_fetches_what_one_start_may_in_the_order_of_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let (fetcher, _, store) = setup(dir.path(), 1, Options::default(), true).await;
+    let layers = futures_util::future::join_all((0..40).map(|n| numbered(dir.path(), n))).await;
+    let stored = |layer: &Layer, chunk: u32| u64::from(layer.index.chunk(chunk).unwrap().stored_len);
+    // Of each layer the first chunk is read early; the layers' profiles come one after the other.
+    let most: u64 = layers.iter().map(|layer| stored(layer, 0)).sum();
+    let starts = fetcher.starts(most, Duration::from_secs(60));
+    let begun = Instant::now();
+    let read = |chunk: u32| (Duration::from_millis(u64::from(chunk) * 1000), chunk);
+    for layer in &layers {
+        starts.add("stack", begun, layer, (0..8).map(read));
+    }
+    until(|| starts.left() == (0, 0)).await;
+    let fetched = store.counts().bytes_read.load(Relaxed);
+    // What lies between two wanted chunks may be read through.
+    assert!(fetched <= most + most / 2, "{fetched} of {most}");
+    assert!(fetcher.meter().prefetched_chunks().0 >= 30, "and no less: {:?}", fetcher.meter().prefetched_chunks());
+    // Another start has bytes of its own.
+    let (other, before) = (numbered(dir.path(), 40).await, store.counts().bytes_read.load(Relaxed));
+    starts.add("another", Instant::now(), &other, (0..8).map(read));
+    until(|| starts.left() == (0, 0)).await;
+    let all: u64 = (0..8).map(|chunk| stored(&other, chunk)).sum();
+    assert_eq!(store.counts().bytes_read.load(Relaxed) - before, all);
 }
 
 #[tokio::test(flavor = "multi_thread")]

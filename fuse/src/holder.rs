@@ -17,7 +17,7 @@ use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -28,6 +28,9 @@ use tokio::time::Instant;
 pub(crate) const INITIALISED: &str = "initialised";
 /// See [`INITIALISED`].
 pub(crate) const READY: &str = "ready";
+/// What the holder writes to its worker, a line, when the daemon is to end. Nobody else can say it: a signal, which anybody
+/// can send, ends the worker alone, and the next one takes over. A worker that does not know the word ends too.
+pub(crate) const STOP: &str = "stop";
 /// Environment of a worker: "first" or "adopt", and how many adoptions there were.
 pub(crate) const ROLE: &str = "LAMINAD_ROLE";
 /// See [`ROLE`].
@@ -146,7 +149,7 @@ impl<'a> Holder<'a> {
                     return Err(Error::Worker);
                 }
                 // Somebody ended it: that is how a new binary is taken up.
-                Ended::Died(status) if status.success() => tracing::info!("the worker ended; starting another"),
+                Ended::Died(status) if status.success() => tracing::info!("the worker handed over; starting another"),
                 Ended::Died(status) => tracing::error!(%status, "the worker died; starting another"),
                 Ended::Late => tracing::error!("the worker was not ready in time; starting another"),
             }
@@ -179,8 +182,8 @@ impl<'a> Holder<'a> {
                     Ok(None) | Err(_) => open = false,
                 },
                 died = child.wait() => return Ok((Ended::Died(died.map_err(Error::system)?), ready)),
-                _ = self.terminate.recv() => { stop(&mut child).await; return Ok((Ended::Asked, ready)); }
-                _ = self.interrupt.recv() => { stop(&mut child).await; return Ok((Ended::Asked, ready)); }
+                _ = self.terminate.recv() => { stop(&mut child, &mut status).await; return Ok((Ended::Asked, ready)); }
+                _ = self.interrupt.recv() => { stop(&mut child, &mut status).await; return Ok((Ended::Asked, ready)); }
                 () = until(late) => {
                     let _ = child.kill().await;
                     return Ok((Ended::Late, ready));
@@ -189,7 +192,7 @@ impl<'a> Holder<'a> {
         }
     }
 
-    fn start(&mut self) -> Result<(Child, Lines<BufReader<UnixStream>>), Error> {
+    fn start(&mut self) -> Result<(Child, Words), Error> {
         let (ours, theirs) = StdUnixStream::pair().map_err(Error::system)?;
         ours.set_nonblocking(true).map_err(Error::system)?;
         let role = if self.initialised { "adopt" } else { "first" };
@@ -261,10 +264,12 @@ impl<'a> Holder<'a> {
     }
 }
 
-async fn stop(child: &mut Child) {
-    if let Some(pid) = child.id().and_then(|p| i32::try_from(p).ok()).and_then(rustix::process::Pid::from_raw) {
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-    }
+/// What a worker says, and the way to it.
+type Words = Lines<BufReader<UnixStream>>;
+
+async fn stop(child: &mut Child, worker: &mut Words) {
+    // One that has just ended hears nothing, and need not.
+    let _ = worker.get_mut().get_mut().write_all(format!("{STOP}\n").as_bytes()).await;
     if tokio::time::timeout(STOP_DEADLINE, child.wait()).await.is_err() {
         tracing::error!("the worker did not end when asked; killing it");
         let _ = child.kill().await;

@@ -71,10 +71,11 @@ impl Layers {
         self.form
     }
 
-    /// Mounts the layer at `target`, a directory. Already so: nothing is done.
-    pub(crate) async fn attach(&self, entry: &StackEntry, target: &Path) -> Result<(), Error> {
+    /// Mounts the layer at `target`, a directory, for something that starts: what is mounted for the same `start` is fetched ahead
+    /// as one. Already so: nothing is done.
+    pub(crate) async fn attach(&self, entry: &StackEntry, target: &Path, start: &str) -> Result<(), Error> {
         let _turn = self.attaching.take(entry.layer).await;
-        self.attach_alone(entry, target).await
+        self.attach_alone(entry, target, start).await
     }
 
     /// The turns of those who stack and unstack at a place.
@@ -82,7 +83,7 @@ impl Layers {
         &self.targets
     }
 
-    async fn attach_alone(&self, entry: &StackEntry, target: &Path) -> Result<(), Error> {
+    async fn attach_alone(&self, entry: &StackEntry, target: &Path, start: &str) -> Result<(), Error> {
         if !target.is_absolute() {
             return Err(Error::Invalid(format!("target {} is not an absolute path", target.display())));
         }
@@ -105,7 +106,7 @@ impl Layers {
         let length = head.layer.index.data_len();
         let layer = Arc::new(head.layer);
         let device = self.table.register(entry, Arc::clone(&layer), length).map_err(Error::system)?;
-        self.profiles.mounting(&layer);
+        self.profiles.mounting(&layer, start);
         let device = self.config.devices().join(device.entry.layer.to_string());
         let request = Request::Erofs { form: self.form, metadata: head.path, device, target: target.to_owned() };
         let mounted = self.mounter.ask(&request).await.inspect_err(|_| self.profiles.gone(&entry.layer));

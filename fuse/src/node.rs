@@ -22,6 +22,7 @@ use blobstore::store::{self, Store};
 use prometheus_client::registry::Registry;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// A worker's parts.
@@ -59,6 +60,9 @@ impl Node {
         let meters = Meters::default();
         meters.register(&mut registry);
         fetcher.meter().register(&mut registry);
+        let (all, label) = (Arc::clone(&traffic), ("store", store.url().to_owned()));
+        let help = "Bytes read from the store: chunks, heads, and what names them";
+        metrics::counter(&mut registry, "fetch_bytes", help, label, move || all.bytes_read.load(Relaxed));
         let probed = probe::probe(&config)?;
         tracing::info!(form = probed.form.name(), "layers are mounted in this form");
         let table = Arc::new(Table::open(&config.journal()).map_err(|e| Error::path(&config.journal(), e))?);
@@ -66,7 +70,7 @@ impl Node {
         let profiles = Arc::new(Profiles::new(&config, &fetcher, &meters)?);
         let layers =
             Layers::new(config.clone(), fetcher.clone(), Arc::clone(&profiles), Arc::clone(&table), mounter, &probed);
-        let reads = Reads::new(fetcher.clone(), table, Arc::clone(&profiles), meters.clone(), config.fetch.on_outage);
+        let reads = Reads::new(fetcher.clone(), table, Arc::clone(&profiles), meters.clone(), &config.fetch);
         let takeovers = std::env::var(TAKEOVERS).ok().and_then(|n| n.parse().ok()).unwrap_or(0);
         meters.takeovers(takeovers);
         let pins = tokio::sync::Mutex::new(PinNames::new(&config.cache_dir, &config.cache_domain));
@@ -118,7 +122,7 @@ impl Node {
 
 /// Fetching from the store, through the cache.
 fn fetcher(config: &Config, store: Arc<dyn Store>) -> Result<Fetcher, Error> {
-    let meter = Meter::new(store.url());
+    let meter = Meter::default();
     let mut limits = cache::Options::new(config.cache_size);
     limits.reserve = cache::Reserve::Percent(config.cache_reserve.into());
     limits.domain.clone_from(&config.cache_domain);

@@ -6,7 +6,7 @@ use crate::meters::Meters;
 use crate::profile::Profiles;
 use crate::table::Table;
 use crate::{Error, Kind, head};
-use blobstore::fetch::{Fetcher, Layer, OnOutage, OpenHead};
+use blobstore::fetch::{self, Failures, Fetcher, Layer, OnOutage, OpenHead};
 use blobstore::meter::Source;
 use blobstore::refs::StackEntry;
 use bytes::Bytes;
@@ -26,6 +26,9 @@ pub(crate) struct Reads {
     profiles: Arc<Profiles>,
     meters: Meters,
     on_outage: OnOutage,
+    deadline: Duration,
+    /// Devices whose layers could not be opened a moment ago.
+    unopened: Failures<u64, ()>,
 }
 
 impl Reads {
@@ -34,9 +37,10 @@ impl Reads {
         table: Arc<Table>,
         profiles: Arc<Profiles>,
         meters: Meters,
-        on_outage: OnOutage,
+        options: &fetch::Options,
     ) -> Self {
-        Self { fetcher, table, profiles, meters, on_outage }
+        let (on_outage, deadline) = (options.on_outage, options.deadline);
+        Self { fetcher, table, profiles, meters, on_outage, deadline, unopened: Failures::default() }
     }
 
     /// The kernel has closed a device: one of so many handles.
@@ -74,14 +78,17 @@ impl Reads {
     pub(crate) async fn read(&self, node: u64, offset: u64, size: u32) -> io::Result<Bytes> {
         let start = Instant::now();
         let eio = || io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error());
+        // The deadline is one for both: for a successor's first read opens the layer.
+        let since = self.unopened.since(&node, self.deadline).map_err(|()| eio())?;
         let layer = self.layer(node).await.map_err(|error| {
             tracing::error!(node, %error, "cannot open the layer of a device that is being read");
+            self.unopened.note(node, since, ());
             eio()
         })?;
         // All pieces are asked for at once, and with them what is to be fetched ahead of the next reads.
         let pieces: Vec<Piece> = pieces(&layer, offset, size).collect();
         let needed: Vec<u32> = pieces.iter().map(|piece| piece.chunk).collect();
-        let chunks = self.fetcher.get_all_from(&layer, &needed, &self.noticed(&layer, offset, size)).await;
+        let chunks = self.fetcher.get_all_since(&layer, &needed, &self.noticed(&layer, offset, size), since).await;
         let source = chunks.as_ref().ok().map(|(_, source)| *source);
         self.fetcher.was_read(&layer, bytes(&layer, offset, size), source, start);
         // The fetcher has logged why.

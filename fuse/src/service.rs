@@ -113,11 +113,11 @@ impl control::Daemon for Service {
     }
 
     async fn attach(&self, request: Request<v1::AttachRequest>) -> Answer<v1::AttachReply> {
-        let v1::AttachRequest { layer, target } = request.into_inner();
+        let v1::AttachRequest { layer, target, start } = request.into_inner();
         let entry = layer_in(layer.ok_or_else(|| Status::invalid_argument("no layer"))?)?;
         let layers = Arc::clone(&self.0.layers);
         self.0.leases.looked_up(&Stack::EMPTY.with(entry.clone()));
-        to_the_end(async move { layers.attach(&entry, Path::new(&target)).await }).await?;
+        to_the_end(async move { layers.attach(&entry, Path::new(&target), &start).await }).await?;
         Ok(Response::new(v1::AttachReply {}))
     }
 

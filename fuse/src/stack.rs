@@ -101,14 +101,15 @@ fn new_home(config: &Config) -> Result<PathBuf, Error> {
 
 async fn build(layers: &Layers, home: &Path, stack: &[StackEntry], root: usize, record: &Record) -> Result<(), Error> {
     write_record(home, record)?;
+    let start = record.target.to_string_lossy();
     if let ([only], None) = (stack, &record.upper) {
-        return layers.attach(only, &record.target).await;
+        return layers.attach(only, &record.target, &start).await;
     }
     layers.open_all(stack).await?;
     for (i, layer) in stack.iter().enumerate() {
         let point = home.join(i.to_string());
         std::fs::create_dir(&point).map_err(|e| Error::path(&point, e))?;
-        layers.attach(layer, &point).await?;
+        layers.attach(layer, &point, &start).await?;
     }
     let upper = record.upper.clone().map(|dir| Upper { dir, like: root.to_string() });
     // Overlayfs wants two lower directories or an upper one; one layer with an upper is an overlay as well.

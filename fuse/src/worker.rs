@@ -2,6 +2,9 @@
 //!
 //! It gets the connection as stdin and reports on stdout. Order of a start: store and cache, face, table, session (which
 //! answers what the kernel may already be waiting for), control socket, "ready".
+//!
+//! It ends in one of two ways. The holder's word takes down what nobody uses: the daemon ends. SIGTERM takes down nothing:
+//! mounts are the next worker's, which adopts the connection as if this one had died, and finds what this one had fetched.
 
 use crate::administration::Administration;
 use crate::config::Config;
@@ -9,18 +12,24 @@ use crate::mount::info;
 use crate::node::Node;
 use crate::service::Service;
 use crate::{Error, connection, device, holder, stack, status};
+use blobstore::cache::Chunks;
 use blobstore::layer::LayerId;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 use tokio_stream::wrappers::UnixListenerStream;
 
-/// Serves data until the holder's SIGTERM, or until the connection ends.
+/// How long a worker that hands over goes on writing what it has fetched to the cache.
+const WRITE_DEADLINE: Duration = Duration::from_secs(2);
+
+/// Serves data until the holder says that the daemon ends, until SIGTERM, after which another worker goes on, or until the
+/// connection ends.
 ///
 /// # Errors
 /// Whatever keeps it from starting; afterwards errors are the readers' and callers'.
@@ -56,14 +65,26 @@ async fn serve(config: Config) -> Result<(), Error> {
     // Ctrl-C reaches the whole process group; only the holder acts on it.
     let _interrupt = signal(SignalKind::interrupt()).map_err(Error::system)?;
     tell_holder(holder::READY)?;
-    watch_holder()?;
+    let stop = watch_holder()?;
     tokio::select! {
         done = server => done.map_err(|e| Error::system(std::io::Error::other(e)))?,
-        _ = terminate.recv() => {}
+        _ = stop => {}
+        _ = terminate.recv() => return hand_over(&node).await,
         () = ended => tracing::error!("the connection to the kernel has ended"),
     }
     let _ = std::fs::remove_file(node.config.socket());
     take_down(&node).await;
+    Ok(())
+}
+
+/// Ends so that the next worker finds what this one knows. Reads are answered until the process is gone.
+async fn hand_over(node: &Node) -> Result<(), Error> {
+    tracing::info!("asked to end: the next worker takes over, mounts stay");
+    let fetcher = node.fetcher.clone();
+    let written = tokio::task::spawn_blocking(move || fetcher.chunks().map(Chunks::flush));
+    if tokio::time::timeout(WRITE_DEADLINE, written).await.is_err() {
+        tracing::info!("the cache is not written in time: what is missing is fetched again");
+    }
     Ok(())
 }
 
@@ -78,7 +99,7 @@ fn start_session(node: &Node) -> Result<impl Future<Output = ()> + use<>, Error>
     };
     let session = session.map_err(|e| Error::path(&node.config.devices(), e))?;
     tell_holder(holder::INITIALISED)?;
-    let (done, ended) = tokio::sync::oneshot::channel();
+    let (done, ended) = oneshot::channel();
     let run = move || {
         if let Err(error) = session.run() {
             tracing::error!(%error, "the FUSE session");
@@ -96,18 +117,25 @@ fn tell_holder(line: &str) -> Result<(), Error> {
     writeln!(out, "{line}").and_then(|()| out.flush()).map_err(Error::system)
 }
 
-/// Ends this process when the holder is gone: its successor must not find two daemons on one node. At once and without
-/// unmounting, for the successor cleans up.
-fn watch_holder() -> Result<(), Error> {
-    let mut socket = File::from(std::io::stdout().as_fd().try_clone_to_owned().map_err(Error::system)?);
+/// Waits for the holder's word that the daemon ends. Ends this process when the holder is gone: its successor must not find
+/// two daemons on one node. At once and without unmounting, for the successor cleans up.
+fn watch_holder() -> Result<oneshot::Receiver<()>, Error> {
+    let socket = File::from(std::io::stdout().as_fd().try_clone_to_owned().map_err(Error::system)?);
+    let (tell, told) = oneshot::channel();
     let watch = move || {
-        // The holder never writes: this returns when it is gone.
-        let _ = socket.read(&mut [0]);
+        let mut tell = Some(tell);
+        for line in BufReader::new(socket).lines().map_while(Result::ok) {
+            match tell.take_if(|_| line == holder::STOP) {
+                Some(tell) => drop(tell.send(())),
+                // The holder may be of another build than its worker.
+                None => tracing::debug!(line, "the holder says something that this worker does not know"),
+            }
+        }
         tracing::error!("the holder is gone: ending");
         std::process::exit(1);
     };
     std::thread::Builder::new().name("holder".into()).spawn(watch).map_err(Error::system)?;
-    Ok(())
+    Ok(told)
 }
 
 /// The control socket, in place of what a predecessor left. Root alone may speak to it.

@@ -62,7 +62,7 @@ fn files(file: &[u8], index: &Index, head: Option<&Head>, how: u8) {
     static PLACE: OnceLock<(TempDir, Cache)> = OnceLock::new();
     let (place, cache) = PLACE.get_or_init(|| {
         let place = tempfile::tempdir_in(scratch()).expect("a directory");
-        let cache = Cache::open(&place.path().join("cache"), &Options::new(1 << 20), &Meter::new("fuzz"));
+        let cache = Cache::open(&place.path().join("cache"), &Options::new(1 << 20), &Meter::default());
         (place, cache.expect("a cache"))
     });
     let path = place.path().join("layer");

@@ -8,6 +8,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
@@ -54,6 +55,43 @@ pub fn gauge(
     look: impl Fn() -> Option<i64> + Send + Sync + 'static,
 ) {
     registry.sub_registry_with_prefix("lamina").register_collector(Box::new(Looked { name, help, look }));
+}
+
+/// What somebody else counts, and is looked at when the page is asked for: a counter of this name, with one label.
+pub fn counter(
+    registry: &mut Registry,
+    name: &'static str,
+    help: &'static str,
+    label: (&'static str, String),
+    look: impl Fn() -> u64 + Send + Sync + 'static,
+) {
+    registry.sub_registry_with_prefix("lamina").register_collector(Box::new(Counted {
+        name,
+        help,
+        labels: [label],
+        look,
+    }));
+}
+
+struct Counted<F> {
+    name: &'static str,
+    help: &'static str,
+    labels: [(&'static str, String); 1],
+    look: F,
+}
+
+impl<F> fmt::Debug for Counted<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl<F: Fn() -> u64 + Send + Sync + 'static> Collector for Counted<F> {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let counter = ConstCounter::new((self.look)());
+        let mut described = encoder.encode_descriptor(self.name, self.help, None, counter.metric_type())?;
+        counter.encode(described.encode_family(&self.labels)?)
+    }
 }
 
 /// Not there while it cannot be looked at.

@@ -49,13 +49,13 @@ impl Attacher {
         Self { daemon, dirs, socket: socket.to_owned(), deadline, shared: Arc::default() }
     }
 
-    /// Sees to it that each layer is mounted at its directory. On an error some may be, and stay: they are the node's.
-    pub(crate) async fn attach(&self, layers: Vec<(Layer, u64)>) -> Result<()> {
+    /// Sees to it that each layer is mounted at its directory, for the snapshot `start`. On an error some may be, and stay: they are the node's.
+    pub(crate) async fn attach(&self, start: &str, layers: Vec<(Layer, u64)>) -> Result<()> {
         self.forget_if_daemon_is_new();
         let mut attaching = JoinSet::new();
         for (layer, dir) in layers.into_iter().filter(|(_, dir)| !self.is_attached(*dir)) {
-            let this = self.clone();
-            attaching.spawn(async move { this.one(&layer, dir).await });
+            let (this, start) = (self.clone(), start.to_owned());
+            attaching.spawn(async move { this.one(&layer, dir, &start).await });
         }
         let all = async {
             while let Some(attached) = attaching.join_next().await {
@@ -67,11 +67,11 @@ impl Attacher {
         tokio::time::timeout(self.deadline, all).await.unwrap_or_else(|_| Err(late()))
     }
 
-    async fn one(&self, layer: &Layer, dir: u64) -> Result<()> {
+    async fn one(&self, layer: &Layer, dir: u64, start: &str) -> Result<()> {
         let flight = Arc::clone(self.lock().flights.entry(dir).or_default());
         let outcome = {
             let _only = flight.lock().await;
-            if self.is_attached(dir) { Ok(()) } else { self.ask(layer, dir).await }
+            if self.is_attached(dir) { Ok(()) } else { self.ask(layer, dir, start).await }
         };
         let mut shared = self.lock();
         if Arc::strong_count(&flight) == 2 {
@@ -80,11 +80,11 @@ impl Attacher {
         outcome
     }
 
-    async fn ask(&self, layer: &Layer, dir: u64) -> Result<()> {
+    async fn ask(&self, layer: &Layer, dir: u64, start: &str) -> Result<()> {
         let before = identity(&self.socket);
         self.dirs.make_layer(dir)?;
         let target = self.dirs.fs(dir);
-        match self.daemon.attach(layer, &target, self.deadline).await {
+        match self.daemon.attach(layer, &target, start, self.deadline).await {
             Ok(()) => {
                 let mut shared = self.lock();
                 if before.is_some() && shared.socket == before {
@@ -93,8 +93,8 @@ impl Attacher {
                 Ok(())
             }
             // Its holder keeps the mounts alive while laminad's worker starts again.
-            Err(Failure::Unreachable(why)) if self.dirs.is_mounted(dir) => {
-                tracing::warn!("layer {} is used as it is mounted: laminad cannot be reached: {why}", layer.id);
+            Err(failure @ Failure::Unreachable { .. }) if self.dirs.is_mounted(dir) => {
+                tracing::warn!("layer {} is used as it is mounted: {failure}", layer.id);
                 Ok(())
             }
             Err(failure) => Err(Error::unavailable(format!("layer {} cannot be mounted: {failure}", layer.id))),

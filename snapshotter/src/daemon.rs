@@ -5,7 +5,7 @@
 
 use crate::record::{Layer, is_hash};
 use control::v1;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
@@ -20,8 +20,13 @@ pub(crate) enum Failure {
     #[error("laminad failed: {0}")]
     Failed(String),
     /// Nobody is there.
-    #[error("laminad cannot be reached: {0}")]
-    Unreachable(String),
+    #[error("no laminad answers at {}: {why}; start it (systemctl start laminad), or see that [daemon] run is the same for both", socket.display())]
+    Unreachable {
+        /// Where it was looked for.
+        socket: PathBuf,
+        /// What the system said.
+        why: String,
+    },
 }
 
 type Client = control::DaemonClient<Channel>;
@@ -30,11 +35,12 @@ type Client = control::DaemonClient<Channel>;
 #[derive(Debug, Clone)]
 pub(crate) struct Daemon {
     client: Client,
+    socket: PathBuf,
 }
 
 impl Daemon {
     pub(crate) fn new(socket: &Path) -> Self {
-        Self { client: control::client(socket) }
+        Self { client: control::client(socket), socket: socket.to_owned() }
     }
 
     /// The stack that `reference` names, bottom to top; at least one layer, every id well-formed.
@@ -63,11 +69,18 @@ impl Daemon {
         stack.layers.into_iter().map(|layer| checked(reference, layer)).collect()
     }
 
-    /// Mounts `layer` at `target`, unless it is mounted there.
-    pub(crate) async fn attach(&self, layer: &Layer, target: &Path, deadline: Duration) -> Result<(), Failure> {
+    /// Mounts `layer` at `target`, unless it is mounted there, for the snapshot `start`.
+    pub(crate) async fn attach(
+        &self,
+        layer: &Layer,
+        target: &Path,
+        start: &str,
+        deadline: Duration,
+    ) -> Result<(), Failure> {
         let Layer { id, head, size, format, generation, root_opaque } = layer.clone();
         let layer = v1::Layer { id, head, size, format, generation, root_opaque };
-        let request = v1::AttachRequest { layer: Some(layer), target: target.display().to_string() };
+        let (target, start) = (target.display().to_string(), start.to_owned());
+        let request = v1::AttachRequest { layer: Some(layer), target, start };
         self.call(deadline, |mut client| {
             let request = request.clone();
             async move { client.attach(request).await }
@@ -112,15 +125,15 @@ impl Daemon {
         };
         match tokio::time::timeout(deadline, twice).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
-            Ok(Err(status)) => Err(failure(&status)),
+            Ok(Err(status)) => Err(failure(&status, &self.socket)),
             Err(_) => Err(Failure::Failed(format!("no answer within {} ms", deadline.as_millis()))),
         }
     }
 }
 
-fn failure(status: &Status) -> Failure {
+fn failure(status: &Status, socket: &Path) -> Failure {
     match (control::unreachable(status), status.code()) {
-        (Some(why), _) => Failure::Unreachable(why),
+        (Some(why), _) => Failure::Unreachable { socket: socket.to_owned(), why },
         (None, Code::NotFound) => Failure::Absent(status.message().to_owned()),
         (None, code) => Failure::Failed(format!("{} ({code:?})", status.message())),
     }

@@ -105,7 +105,7 @@ impl Snapshots {
 
     async fn create(&self, request: &Request, composed: &[Layer]) -> Result<Mount> {
         let lowers = transitions::lowers(&self.state.read()?, &request.parent, composed)?;
-        let (paths, mounted) = self.attach(&lowers).await?;
+        let (paths, mounted) = self.attach(&request.key, &lowers).await?;
         let needs_dir = request.kind == Kind::Active || paths.is_empty();
         let dir = needs_dir.then(|| self.state.allocate());
         if let Some(dir) = dir {
@@ -132,8 +132,8 @@ impl Snapshots {
         self.janitor.wake();
     }
 
-    /// Mounts the layers of a stack. Returns its directories, top to bottom, and where each layer is.
-    async fn attach(&self, lowers: &Lowers) -> Result<(Vec<PathBuf>, Vec<(String, u64)>)> {
+    /// Mounts the layers of a snapshot's stack. Returns its directories, top to bottom, and where each layer is.
+    async fn attach(&self, key: &str, lowers: &Lowers) -> Result<(Vec<PathBuf>, Vec<(String, u64)>)> {
         let layers = self.layer_dirs(lowers).await?;
         let mounted = layers.iter().map(|(layer, dir)| (layer.id.clone(), *dir)).collect();
         let mut places = layers.iter().map(|(_, dir)| *dir).collect::<Vec<_>>().into_iter();
@@ -145,7 +145,7 @@ impl Snapshots {
             };
             paths.extend(dir.map(|dir| self.dirs.fs(dir)));
         }
-        self.attacher.attach(layers).await?;
+        self.attacher.attach(key, layers).await?;
         Ok((paths, mounted))
     }
 
@@ -186,7 +186,7 @@ impl Snapshots {
             let lowers = transitions::lowers(&reader, &record.parent, &record.composed)?;
             (record, lowers)
         };
-        let (paths, _) = self.attach(&lowers).await?;
+        let (paths, _) = self.attach(key, &lowers).await?;
         Ok(self.mount(record.kind, record.dir, &paths))
     }
 

@@ -107,6 +107,16 @@ impl Front {
     }
 }
 
+/// The next request on a connection.
+pub(crate) fn request(client: &mut TcpStream) -> io::Result<Request> {
+    let head = head(client)?;
+    let mut words = head.split(' ').map(str::to_owned);
+    let (method, path) = (words.next().unwrap(), words.next().unwrap_or_default());
+    let mut request = Request { method, path, head, length: 0, number: 0, at: Instant::now() };
+    request.length = request.header("content-length").map_or(0, |n| n.parse().unwrap());
+    Ok(request)
+}
+
 fn serve(
     mut client: TcpStream,
     upstream: Option<SocketAddr>,
@@ -118,11 +128,7 @@ fn serve(
     if first == [TLS_HANDSHAKE] {
         return Ok(());
     }
-    let head = head(&mut client)?;
-    let mut words = head.split(' ').map(str::to_owned);
-    let (method, path) = (words.next().unwrap(), words.next().unwrap_or_default());
-    let mut request = Request { method, path, head, length: 0, number: 0, at: Instant::now() };
-    request.length = request.header("content-length").map_or(0, |n| n.parse().unwrap());
+    let mut request = request(&mut client)?;
     {
         let mut seen = state.requests.lock().unwrap();
         request.number = seen.len();

@@ -16,6 +16,7 @@ pub mod s3;
 pub mod tls;
 pub mod tree;
 pub mod web;
+pub mod wire;
 
 /// Whether this machine can run whole-system tests; says aloud when it cannot.
 pub fn possible(test: &str) -> bool {

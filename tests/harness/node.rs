@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -187,6 +189,18 @@ impl Node {
     pub fn status(&self) -> Option<Value> {
         let output = self.lamina(&["status", "--json"]);
         output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
+    }
+
+    /// The metrics page of a daemon that has one, at the address that its log tells.
+    pub fn metrics(&self, daemon: &str) -> String {
+        let log = self.log(daemon);
+        let line = log.lines().rfind(|line| line.contains("metrics are at http://")).unwrap();
+        let address = line.split("http://").nth(1).unwrap().split("/metrics").next().unwrap();
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut page = String::new();
+        stream.read_to_string(&mut page).unwrap();
+        page
     }
 
     /// Converts a source and has the result compared with it; gives the report.

@@ -1,14 +1,40 @@
 //! A static web server over a directory: whole files, ranges, entity tags; no listings.
 
-use crate::front::{Answer, Front, Request};
+use crate::front::{self, Answer, Front, Request};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::thread;
 
 /// Serves `root`; `ranges`: also parts of files.
 pub fn serve(root: &Path, ranges: bool) -> Front {
     let root = root.to_owned();
     Front::start(None, move |request| answer(&root, request, ranges))
+}
+
+/// Serves `root` as [`serve`] does with ranges, many requests a connection.
+pub fn serve_on(root: &Path) -> SocketAddr {
+    let (listener, root) = (TcpListener::bind("127.0.0.1:0").unwrap(), root.to_owned());
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            let (mut client, root) = (client.unwrap(), root.clone());
+            client.set_nodelay(true).unwrap();
+            thread::spawn(move || while converse(&mut client, &root).is_some() {});
+        }
+    });
+    address
+}
+
+/// One request and its answer; `None` at the end of the connection.
+fn converse(client: &mut TcpStream, root: &Path) -> Option<()> {
+    let request = front::request(client).ok()?;
+    let Answer::Reply(status, headers, body) = answer(root, &request, true) else { return None };
+    let headers: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
+    let head = format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\n\r\n", body.len());
+    client.write_all(&[head.as_bytes(), &body].concat()).ok()
 }
 
 /// What such a server says to a request.

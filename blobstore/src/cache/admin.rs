@@ -115,17 +115,10 @@ impl Chunks {
     /// Drops those of these chunks that are not pinned; gives how many. Space is free again when a segment has no other
     /// chunk, else when it is dropped; until then, they may be found again after a restart.
     pub fn evict(&self, hashes: impl IntoIterator<Item = Hash>) -> u64 {
-        let mut dropped = 0;
-        for hash in hashes {
-            let name = self.shared.domain.name(&hash);
-            let mut map = self.shared.map_mut();
-            if !map.pinned().has(&name) && map.contains(&name) {
-                map.forget(&name);
-                dropped += 1;
-            }
-        }
+        let let_go = |hash: &Hash| self.shared.map_mut().let_go(&self.shared.domain.name(hash));
+        let dropped = hashes.into_iter().filter(let_go).count();
         self.ask(Job::Tidy);
-        dropped
+        dropped as u64
     }
 
     /// Reads every chunk and forgets those that are not right. `go_on` is given the bytes read so far, and ends it by

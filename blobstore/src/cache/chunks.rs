@@ -50,6 +50,8 @@ pub struct Stats {
     pub pin_limit: u64,
     /// Bytes dropped to make room, since the start.
     pub evicted_bytes: u64,
+    /// Bytes dropped because an administrator said so ([`Chunks::evict`]), since the start: counted when they are free.
+    pub let_go_bytes: u64,
     /// Bytes written a second time because they were wanted or pinned when their segment was dropped, since the start.
     pub carried_bytes: u64,
     /// Chunks not cached because the queue was full, since the start.
@@ -176,6 +178,7 @@ impl Chunks {
             pinned_bytes: map.pinned().bytes(),
             pin_limit: self.shared.pin_limit(),
             evicted_bytes: self.shared.evicted.load(Relaxed),
+            let_go_bytes: self.shared.let_go.load(Relaxed),
             carried_bytes: self.shared.carried.load(Relaxed),
             refused: self.shared.refused.load(Relaxed),
             failed: self.shared.failed.load(Relaxed),

@@ -15,7 +15,7 @@ pub(super) fn options() -> Options {
 }
 
 pub(super) fn open(disk: &SimDisk) -> Chunks {
-    Chunks::on(Arc::new(disk.clone()), &options(), &Meter::new(""), None).unwrap()
+    Chunks::on(Arc::new(disk.clone()), &options(), &Meter::default(), None).unwrap()
 }
 
 /// A chunk that no other number has: its hash, and 100 to 2,000 bytes.
@@ -220,7 +220,7 @@ fn before_the_segments_are_read_their_footers_are_asked() {
     let chunks = open(&disk);
     (0..30).for_each(|n| put(&chunks, n));
     drop(chunks);
-    let shared = Shared::open(Arc::new(disk.clone()), &options(), &Meter::new(""), None).unwrap();
+    let shared = Shared::open(Arc::new(disk.clone()), &options(), &Meter::default(), None).unwrap();
     assert_eq!(shared.map().chunks(), 0);
     for n in 0..30 {
         let (hash, bytes) = chunk(n);
@@ -262,7 +262,7 @@ fn what_was_put_under_one_domain_is_not_found_under_another() {
     let disk = SimDisk::new(1 << 20);
     let under = |domain: &str| {
         let options = Options { domain: domain.to_owned(), ..options() };
-        Chunks::on(Arc::new(disk.clone()), &options, &Meter::new(""), None).unwrap()
+        Chunks::on(Arc::new(disk.clone()), &options, &Meter::default(), None).unwrap()
     };
     let a = under("a");
     put(&a, 1);

@@ -24,7 +24,7 @@ struct Outcome {
 fn replay(reads: impl Iterator<Item = (u64, bool)>) -> Outcome {
     let size = FIT * RECORD;
     let options = Options { reserve: Reserve::Bytes(0), segment: size / 100, ..Options::new(size) };
-    let meter = Meter::new("");
+    let meter = Meter::default();
     let chunks = Chunks::on(Arc::new(SimDisk::new(2 * size)), &options, &meter, None).unwrap();
     let (mut oldest, mut there) = (VecDeque::new(), HashSet::new());
     let (mut counted, mut hits, mut hits_oldest, mut fetched) = (0, 0, 0, 0);

@@ -51,6 +51,8 @@ pub(super) struct Entry {
     /// Whether it is about to be dropped, or was and could not be.
     leaving: bool,
     pinned: u64,
+    /// Bytes of records that an administrator has dropped.
+    pub(super) let_go: u64,
     records: Vec<Record>,
 }
 
@@ -116,6 +118,7 @@ impl Map {
             closed: false,
             leaving: false,
             pinned: 0,
+            let_go: 0,
             records: Vec::new(),
         };
         self.segments.insert(number, entry);
@@ -185,6 +188,19 @@ impl Map {
         {
             entry.pinned -= Record { hash: *hash, offset: 0, length: place.length }.size();
         }
+    }
+
+    /// Forgets where a chunk is, because an administrator said so; `false` where it is pinned, or not here.
+    pub(super) fn let_go(&mut self, hash: &Hash) -> bool {
+        if self.pinned.has(hash) || !self.contains(hash) {
+            return false;
+        }
+        if let Some(place) = self.places.remove(hash)
+            && let Some(entry) = self.segments.get_mut(&place.segment)
+        {
+            entry.let_go += Record { hash: *hash, offset: 0, length: place.length }.size();
+        }
+        true
     }
 
     /// Forgets a chunk if it is still where it was found: another copy of it may be right.

@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn one_process_owns_a_cache() {
         let dir = tempfile::tempdir().unwrap();
-        let (options, meter) = (Options::new(1 << 20), Meter::new(""));
+        let (options, meter) = (Options::new(1 << 20), Meter::default());
         let first = Cache::open(dir.path(), &options, &meter).unwrap();
         let second = Cache::open(dir.path(), &options, &meter).unwrap_err();
         assert!(matches!(second, CacheError::Locked { .. }), "{second}");
@@ -286,7 +286,7 @@ mod tests {
     fn a_cache_of_another_version_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("format"), "{\"version\": 3}").unwrap();
-        let error = Cache::open(dir.path(), &Options::new(1 << 20), &Meter::new("")).unwrap_err();
+        let error = Cache::open(dir.path(), &Options::new(1 << 20), &Meter::default()).unwrap_err();
         assert!(error.to_string().contains("\"version\": 3"), "{error}");
     }
 
@@ -298,7 +298,7 @@ mod tests {
             fs::write(dir.path().join(name), text).unwrap();
         }
         for _ in 0..2 {
-            let cache = Cache::open(dir.path(), &Options::new(1 << 20), &Meter::new("")).unwrap();
+            let cache = Cache::open(dir.path(), &Options::new(1 << 20), &Meter::default()).unwrap();
             assert_eq!(cache.chunks.unwrap().stats().segments, 0);
             assert!(dir.path().join("heads/x").exists());
         }

@@ -112,7 +112,7 @@ fn who_met_a_wrong_copy_does_not_forget_the_right_one() {
     let disk = SimDisk::new(1 << 20);
     // A segment for each chunk, so that all stand at the same place of theirs.
     let options = Options { segment: 1, ..options() };
-    let chunks = Chunks::on(Arc::new(disk.clone()), &options, &Meter::new(""), None).unwrap();
+    let chunks = Chunks::on(Arc::new(disk.clone()), &options, &Meter::default(), None).unwrap();
     put(&chunks, 1);
     let (file, record) = chunks.shared.find(&chunk(1).0, false).unwrap();
     disk.damage("0000000000000001.seg", 60);

@@ -30,6 +30,8 @@ pub(super) struct Shared {
     /// Number of the next segment file.
     pub(super) next: AtomicU64,
     pub(super) evicted: AtomicU64,
+    /// Dropped because an administrator said so.
+    pub(super) let_go: AtomicU64,
     pub(super) carried: AtomicU64,
     /// See [`Shared::is_loading`].
     loading: AtomicBool,
@@ -62,6 +64,7 @@ impl Shared {
             failed: AtomicU64::new(0),
             next: AtomicU64::new(1),
             evicted: AtomicU64::new(0),
+            let_go: AtomicU64::new(0),
             carried: AtomicU64::new(0),
             loading: AtomicBool::new(true),
             trouble: Mutex::default(),
@@ -240,8 +243,14 @@ impl Shared {
             tracing::warn!(dir = %self.disk.path().display(), %error, "a cache segment cannot be removed");
         }
         let evicted = entry.length.saturating_sub(carried);
-        self.evicted.fetch_add(evicted, Relaxed);
-        self.meter.evicted(evicted);
+        // What was let go before is free only now. With nothing else in it, all of the file is.
+        let let_go = match entry.data_end == entry.let_go {
+            true => evicted,
+            false => entry.let_go.min(evicted),
+        };
+        self.evicted.fetch_add(evicted - let_go, Relaxed);
+        self.let_go.fetch_add(let_go, Relaxed);
+        self.meter.evicted(evicted - let_go, let_go);
         self.meter.set_cache_bytes(self.map().bytes);
     }
 

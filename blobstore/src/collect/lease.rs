@@ -9,14 +9,20 @@
 //! be there when the collector is done: [`Lease::settle`] waits for that.
 //!
 //! A writer also takes the tombstone from what it holds: its grace would else have begun before it was used again.
+//!
+//! A lease that seems to have ended may be of a machine whose clock is wrong, and so may one be from the future. Such a lease gets
+//! a tombstone, under its own time, and goes on holding. Whoever is alive writes it again before half of its time is
+//! over, and it has another time then; one that is still the same after that has ended.
 
 use super::clock::{Clock, Machine};
 use super::error::{Error, Result};
+use super::seen::{Seen, age};
 use super::{mark, process, sweep};
+use crate::pause::random;
 use crate::store::{Listed, Store, StoreError};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::Mutex;
@@ -59,10 +65,24 @@ pub struct Lease {
     state: Mutex<State>,
 }
 
+/// What a lease is good for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Terms {
+    pub(super) ttl: Duration,
+    /// May its holder write outside `node/`?
+    pub(super) writer: bool,
+}
+
+impl Terms {
+    pub(super) const WRITER: Self = Self { ttl: WRITER_TTL, writer: true };
+}
+
 #[derive(Debug, Default)]
 struct State {
     keys: BTreeSet<String>,
     condemned: BTreeSet<String>,
+    /// Of collectors.
+    seen: Seen,
     /// When its last writing began; `None`: it is not there.
     written: Option<Duration>,
     /// The store was asked to write it: it may be there, whatever became of that.
@@ -76,25 +96,19 @@ struct State {
 impl Lease {
     /// A writer's, with a name that no other process has.
     pub fn of_writer(store: Arc<dyn Store>) -> Self {
-        let who = format!("convert-{}-{}-{:08x}", process::host(), std::process::id(), process::random() as u32);
-        Self::new(store, Arc::new(Machine::default()), &who, "work", WRITER_TTL, true)
+        let who = format!("convert-{}-{}-{:08x}", process::host(), std::process::id(), random() as u32);
+        Self::new(store, Arc::new(Machine::default()), &format!("{who}/work"), Terms::WRITER)
     }
 
     /// A node's: `who` is the node, by a name that no other has, `part` what of it holds something.
     pub fn of_node(store: Arc<dyn Store>, who: &str, part: &str, ttl: Duration) -> Self {
-        Self::new(store, Arc::new(Machine::default()), who, part, ttl, false)
+        Self::new(store, Arc::new(Machine::default()), &format!("{who}/{part}"), Terms { ttl, writer: false })
     }
 
-    pub(super) fn new(
-        store: Arc<dyn Store>,
-        clock: Arc<dyn Clock>,
-        who: &str,
-        part: &str,
-        ttl: Duration,
-        writer: bool,
-    ) -> Self {
-        let place = format!("{PREFIX}{who}/{part}");
-        Self { store, clock, place, ttl: ttl.min(TTL_MAX), writer, state: Mutex::default() }
+    /// `place` is who holds it, and which part of that.
+    pub(super) fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>, place: &str, terms: Terms) -> Self {
+        let Terms { ttl, writer } = terms;
+        Self { store, clock, place: format!("{PREFIX}{place}"), ttl: ttl.min(TTL_MAX), writer, state: Mutex::default() }
     }
 
     /// Holds these keys, beside those that it holds. Gives those that a collector is about to delete: of them nothing is
@@ -107,7 +121,7 @@ impl Lease {
         state.keys.extend(fresh.iter().cloned());
         if state.keys.len() > before || state.written.is_none() {
             self.write(&mut state).await?;
-            let condemned = self.condemned(&state, &fresh).await?;
+            let condemned = self.condemned(&mut state, &fresh).await?;
             state.condemned.extend(condemned);
         }
         Ok(keys.into_iter().filter(|key| state.condemned.contains(key)).collect())
@@ -123,7 +137,7 @@ impl Lease {
             let keys: Vec<String> = state.condemned.iter().cloned().collect();
             // So that it can be told for how long the other has said nothing.
             self.write(&mut state).await?;
-            state.condemned = self.condemned(&state, &keys).await?;
+            state.condemned = self.condemned(&mut state, &keys).await?;
             if !state.condemned.is_empty() {
                 drop(state);
                 self.clock.sleep(LOOK).await;
@@ -138,7 +152,7 @@ impl Lease {
         let fresh: Vec<String> = keys.difference(&state.keys).cloned().collect();
         state.keys = keys;
         self.write(&mut state).await?;
-        let mut condemned = self.condemned(&state, &fresh).await?;
+        let mut condemned = self.condemned(&mut state, &fresh).await?;
         condemned.extend(state.condemned.iter().filter(|key| state.keys.contains(*key)).cloned());
         state.condemned.clone_from(&condemned);
         Ok(condemned)
@@ -225,7 +239,7 @@ impl Lease {
     }
 
     /// Those of `keys` that a collector is about to delete; the tombstones of all others are taken away.
-    async fn condemned(&self, state: &State, keys: &[String]) -> Result<BTreeSet<String>> {
+    async fn condemned(&self, state: &mut State, keys: &[String]) -> Result<BTreeSet<String>> {
         let listed = self.store.scan(mark::PREFIX).await?;
         let (sweeps, marks): (Vec<Listed>, _) = listed.into_iter().partition(|o| o.key.starts_with(sweep::PREFIX));
         let mut condemned = BTreeSet::new();
@@ -236,7 +250,9 @@ impl Lease {
                 Err(StoreError::NotFound { .. }) => return Err(self.lost(state)),
                 Err(error) => return Err(error.into()),
             };
-            condemned = sweep::named(&*self.store, &sweeps, now, keys).await?;
+            let (seen, elapsed) = (&mut state.seen, self.clock.elapsed());
+            let view = sweep::View { listed: &sweeps, now, seen, elapsed };
+            condemned = sweep::named(&*self.store, view, keys).await?;
         }
         if self.writer {
             let marked: BTreeSet<String> = marks.into_iter().map(|mark| mark.key).collect();
@@ -253,22 +269,19 @@ impl Lease {
 
 /// What all leases hold that have not ended, and the keys of those that have.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct Leased {
     pub(super) keys: BTreeSet<String>,
     pub(super) live: usize,
     pub(super) ended: Vec<String>,
+    /// What tombstones of those are called that hold, and by their dates should not.
+    pub(super) doubtful: BTreeSet<String>,
 }
 
-/// Reads all leases; `now` is the store's time.
-pub(super) async fn read(store: &dyn Store, now: SystemTime) -> Result<Held> {
-    let mut held = Held::default();
+/// Reads all leases; `now` is the store's time, `marks` what has a tombstone since when.
+pub(super) async fn read(store: &dyn Store, now: SystemTime, marks: &BTreeMap<String, SystemTime>) -> Result<Leased> {
+    let mut held = Leased::default();
     let mut bytes: u64 = 0;
     for lease in store.scan(PREFIX).await? {
-        let age = now.duration_since(lease.stat.modified).unwrap_or_default();
-        if age > TTL_MAX {
-            held.ended.push(lease.key);
-            continue;
-        }
         bytes = bytes.saturating_add(lease.stat.size);
         if bytes > LEASES {
             let what = format!("{bytes} bytes with those before it, {LEASES} are possible");
@@ -280,17 +293,38 @@ pub(super) async fn read(store: &dyn Store, now: SystemTime) -> Result<Held> {
             Err(StoreError::NotFound { .. }) => continue,
             Err(error) => return Err(error.into()),
         };
-        let unreadable = |what: String| Error::Lease { key: lease.key.clone(), what };
-        let body: Body = serde_json::from_slice(&body).map_err(|e| unreadable(e.to_string()))?;
-        if body.version != VERSION {
-            return Err(unreadable(format!("version {}", body.version)));
-        }
-        if age > Duration::from_secs(body.ttl) {
-            held.ended.push(lease.key);
-            continue;
+        let age = age(lease.stat.modified, now);
+        let body = match parse(&body) {
+            Ok(body) => body,
+            // Nobody's, whatever it is.
+            Err(_) if age.is_some_and(|age| age > TTL_MAX) => {
+                held.ended.push(lease.key);
+                continue;
+            }
+            Err(what) => return Err(Error::Lease { key: lease.key, what }),
+        };
+        let ttl = Duration::from_secs(body.ttl).min(TTL_MAX);
+        if age.is_none_or(|age| age > ttl) {
+            let mark = mark::of_lease(&lease);
+            let since = marks.get(&mark).and_then(|since| now.duration_since(*since).ok());
+            // One from the future: as if it had been written when that was found out.
+            let enough = if age.is_some() { ttl / 2 } else { ttl };
+            if since.is_some_and(|since| since > enough) {
+                held.ended.push(lease.key);
+                continue;
+            }
+            held.doubtful.insert(mark);
         }
         held.live += 1;
         held.keys.extend(body.keys);
     }
     Ok(held)
+}
+
+fn parse(body: &[u8]) -> std::result::Result<Body, String> {
+    let body: Body = serde_json::from_slice(body).map_err(|e| e.to_string())?;
+    match body.version {
+        VERSION => Ok(body),
+        other => Err(format!("version {other}")),
+    }
 }

@@ -2,14 +2,14 @@
 //! layers that are gone.
 
 use super::error::Result;
-use super::lease::Held;
+use super::lease::Leased;
 use crate::refs::{layer_of, series};
 use crate::store::{Listed, Store};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 /// Keys of those that nobody can be about to read any more.
-pub(super) async fn find(store: &dyn Store, now: SystemTime, grace: Duration, held: &Held) -> Result<Vec<String>> {
+pub(super) async fn find(store: &dyn Store, now: SystemTime, grace: Duration, held: &Leased) -> Result<Vec<String>> {
     let old = |object: &Listed| now.duration_since(object.stat.modified).is_ok_and(|age| age >= grace);
     let mut found = held.ended.clone();
     for root in ["images/", "tags/"] {

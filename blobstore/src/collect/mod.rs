@@ -16,8 +16,9 @@
 //! * **A killed collector** leaves tombstones, which go on counting, and its word, for which writers wait until it is
 //!   dead (`sweep`). One that was held up for longer than they wait deletes nothing more.
 //!
-//! The times that are compared are the store's, of its objects; durations are a process's own. `model` explores what can
-//! happen between collectors, writers and nodes, step by step.
+//! The times that are compared are the store's, of its objects; durations are a process's own. In a directory the former can come
+//! from clocks that are wrong: one such machine must not cost anybody what he uses, nor keep anything for ever (`seen`). `model`
+//! explores what can happen between collectors, writers and nodes, step by step.
 
 mod clock;
 mod error;
@@ -31,6 +32,7 @@ mod publish;
 mod reach;
 mod report;
 mod run;
+mod seen;
 mod sweep;
 mod weak;
 
@@ -43,16 +45,16 @@ pub use run::{Options, collect};
 
 use crate::refs::Refs;
 use crate::store::Store;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
 /// The keys of everything that names and leases reach now.
 pub async fn reached(refs: &Refs) -> Result<BTreeSet<String>> {
-    let held = lease::read(&**refs.store(), SystemTime::now()).await?;
+    let held = lease::read(&**refs.store(), SystemTime::now(), &BTreeMap::new()).await?;
     Ok(reach::reach(refs, &held.keys, Options::default().at_once).await?.keys)
 }
 
 /// [`Error::Lease`] where one cannot be read.
 pub async fn leases_are_readable(store: &dyn Store) -> Result<()> {
-    lease::read(store, SystemTime::now()).await.map(drop)
+    lease::read(store, SystemTime::now(), &BTreeMap::new()).await.map(drop)
 }

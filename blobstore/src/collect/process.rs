@@ -1,8 +1,8 @@
 //! Which process this is, for others that want to know whether it still runs.
 
+use crate::pause::random;
 use serde::{Deserialize, Serialize};
 use std::fs;
-use std::hash::{BuildHasher, Hasher};
 use std::path::Path;
 
 /// A process, among all there are: where its number means something, and the number.
@@ -46,11 +46,6 @@ pub(super) fn host() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let kept = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_') { c } else { '-' };
     name.chars().take(60).map(kept).collect()
-}
-
-/// Seeded anew by the standard library for each use: enough for a name that nobody else has.
-pub(super) fn random() -> u64 {
-    std::hash::RandomState::new().build_hasher().finish()
 }
 
 /// The name of a holder on this node that no other has: not another machine, not one that was copied, not another daemon here.

@@ -2,12 +2,14 @@
 
 use super::clock::{Clock, Machine};
 use super::error::{Error, Result};
-use super::lease::{self, Held};
+use super::lease::{self, Leased};
 use super::reach::{Reach, held_reach, reach};
 use super::report::{Fate, Report, Step, Unneeded};
+use super::seen::age;
 use super::sweep::Sweep;
 use super::weak::Weak;
 use super::{leftovers, mark, process};
+use crate::pause::random;
 use crate::refs::{Digest, Refs, layer_of};
 use crate::store::{Listed, Store};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
@@ -46,7 +48,7 @@ impl Default for Options {
             grace: Duration::from_secs(24 * 3600),
             settle: Duration::from_secs(10),
             at_once: 32,
-            run: format!("{}-{}-{:08x}", process::host(), std::process::id(), process::random() as u32),
+            run: format!("{}-{}-{:08x}", process::host(), std::process::id(), random() as u32),
             clock: Arc::new(Machine::default()),
         }
     }
@@ -81,7 +83,7 @@ struct Looked {
     now: SystemTime,
     /// Tombstones from before everything else was read.
     marks: BTreeMap<String, SystemTime>,
-    held: Held,
+    held: Leased,
     reach: Reach,
     objects: Vec<Listed>,
 }
@@ -109,7 +111,7 @@ impl Run<'_> {
     async fn look(&self, now: SystemTime) -> Result<Looked> {
         (self.progress)(Step::Reading);
         let marks = mark::of_listing(self.store.scan(mark::PREFIX).await?);
-        let held = lease::read(&**self.store, now).await?;
+        let held = lease::read(&**self.store, now, &marks).await?;
         let reach = reach(self.refs, &held.keys, self.options.at_once).await?;
         let mut objects = Vec::new();
         for prefix in ["layers/", "manifests/", "blobs/"] {
@@ -134,7 +136,7 @@ impl Run<'_> {
         report.unneeded = self.fates(&looked, &due);
         sweep.during(self.mark(&looked)).await?;
         if !due.is_empty() {
-            let deleted = self.sweep(sweep, due, now, &mut report.references).await?;
+            let deleted = self.sweep(sweep, due, &looked, &mut report.references).await?;
             for object in report.unneeded.iter_mut().filter(|object| object.fate == Fate::Deleted) {
                 if !deleted.contains(&object.key) {
                     object.fate = Fate::Spared;
@@ -194,12 +196,19 @@ impl Run<'_> {
     async fn mark(&self, looked: &Looked) -> Result<()> {
         (self.progress)(Step::Marking);
         let unneeded: BTreeSet<&String> = looked.unneeded().map(|object| &object.key).collect();
-        let fresh = unneeded.iter().filter(|key| !looked.marks.contains_key(**key));
+        let wanted = unneeded.iter().copied().chain(&looked.held.doubtful);
+        let fresh = wanted.filter(|key| !looked.marks.contains_key(*key));
         let done = stream::iter(fresh).map(|key| mark::put(&**self.store, key)).buffer_unordered(self.options.at_once);
         done.try_collect::<Vec<()>>().await?;
-        let over = looked.marks.keys().filter(|key| !unneeded.contains(key));
+        let stays = |key: &&String| unneeded.contains(key) || looked.held.doubtful.contains(*key);
+        let over = looked.marks.keys().filter(|key| !stays(key));
         let done =
             stream::iter(over).map(|key| mark::remove(&**self.store, key)).buffer_unordered(self.options.at_once);
+        done.try_collect::<Vec<()>>().await?;
+        // A clock was wrong when they were written: their time would come when that date does.
+        let wrong = looked.marks.iter().filter(|(key, at)| age(**at, looked.now).is_none() && stays(key));
+        let done =
+            stream::iter(wrong).map(|(key, _)| mark::again(&**self.store, key)).buffer_unordered(self.options.at_once);
         done.try_collect::<Vec<()>>().await?;
         Ok(())
     }
@@ -209,12 +218,12 @@ impl Run<'_> {
         &self,
         sweep: &mut Sweep,
         due: BTreeSet<String>,
-        now: SystemTime,
+        looked: &Looked,
         references: &mut usize,
     ) -> Result<BTreeSet<String>> {
         sweep.name(due.iter().cloned().collect()).await?;
         (self.progress)(Step::Reading);
-        let held = lease::read(&**self.store, now).await?;
+        let held = lease::read(&**self.store, looked.now, &looked.marks).await?;
         let reach = sweep.during(reach(self.refs, &held.keys, self.options.at_once)).await?;
         // A writer that held one meanwhile has taken the tombstone away.
         let marks = mark::of_listing(self.store.scan(mark::PREFIX).await?);
@@ -232,7 +241,7 @@ impl Run<'_> {
             (self.progress)(Step::Waiting);
             sweep.wait(self.options.settle).await?;
             // Nodes that had looked a layer up, by a reference that was weak, have said so by now.
-            let held = lease::read(&**self.store, now).await?;
+            let held = lease::read(&**self.store, looked.now, &looked.marks).await?;
             let kept = held_reach(self.refs, &held.keys, self.options.at_once).await?;
             doomed.retain(|key| !kept.contains(key));
         }

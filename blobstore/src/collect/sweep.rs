@@ -3,12 +3,14 @@
 //! `{"version": 1, "host": …, "process": …, "keys": […]}`, rewritten at least every [`RENEW`] while its collector is at work.
 //! Writers that find a key of theirs in it wait until it is gone. One that nobody rewrote for [`DEAD`] is of a collector
 //! that was killed, and counts for nothing: between its last word and its last deletion lie [`HELD_UP`] and what one
-//! deletion takes, which together are less than that. So does one whose process was on this machine and has ended, as soon as
+//! deletion takes, which together are less than that. Where times are of one clock, its date tells; elsewhere only who has
+//! watched it for so long knows. So does one count for nothing whose process was on this machine and has ended, as soon as
 //! nothing that it asked for can still be [`ON_THE_WAY`].
 
 use super::clock::Clock;
 use super::error::{Error, Result};
 use super::process::{self, Process};
+use super::seen::{Seen, Sight, age, has_one_clock};
 use crate::store::{Listed, Store, StoreError};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -25,7 +27,7 @@ const RENEW: Duration = Duration::from_secs(30);
 /// Past this time since it was last written, a collector begins no deletion.
 const HELD_UP: Duration = Duration::from_secs(120);
 
-/// Past this time by the store's clock, it counts for nothing.
+/// Past this time without a change, it counts for nothing.
 pub(super) const DEAD: Duration = Duration::from_secs(900);
 
 /// Past this time since its last word, nothing that an ended process asked a server for is still done: a deletion begins at
@@ -55,13 +57,16 @@ pub(super) struct Sweep {
     body: Body,
     /// When the last write was begun.
     written: Duration,
+    /// Others'.
+    seen: Seen,
 }
 
 impl Sweep {
     /// Says that a collector is at work, unless one is. The store's time is in the answer.
     pub(super) async fn begin(store: Arc<dyn Store>, clock: Arc<dyn Clock>, run: &str) -> Result<(Self, SystemTime)> {
         let body = Body { version: VERSION, host: process::host(), process: Process::this(), keys: Vec::new() };
-        let mut sweep = Self { store, clock, key: format!("{PREFIX}{run}"), body, written: Duration::ZERO };
+        let mut sweep =
+            Self { store, clock, key: format!("{PREFIX}{run}"), body, written: Duration::ZERO, seen: Seen::default() };
         sweep.write().await?;
         match sweep.alone().await {
             Ok(now) => Ok((sweep, now)),
@@ -72,31 +77,47 @@ impl Sweep {
         }
     }
 
-    /// The store's time, if nobody else is at work. Of two that begin at once, one at least sees the other.
-    async fn alone(&self) -> Result<SystemTime> {
-        let listed = self.store.scan(PREFIX).await?;
-        // From a listing, as all times are that it is compared with: a bucket tells an object's own to the second only.
-        let own = listed.iter().find(|sweep| sweep.key == self.key).map(|sweep| sweep.stat.modified);
-        let Some(now) = own else { return Err(Error::HeldUp(self.clock.elapsed().saturating_sub(self.written))) };
-        for other in listed.into_iter().filter(|other| other.key != self.key) {
-            if is_live(&other, now) && !self.is_dead_here(&other, now).await? {
-                return Err(Error::Busy { run: other.key, after: DEAD });
+    /// The store's time, if nobody else is at work. Of two that begin at once, one at least sees the other. One whose date tells
+    /// nothing is watched for as long as it takes to know.
+    async fn alone(&mut self) -> Result<SystemTime> {
+        loop {
+            let listed = self.store.scan(PREFIX).await?;
+            // From a listing, as all times are that it is compared with: a bucket tells an object's own to the second only.
+            let own = listed.iter().find(|sweep| sweep.key == self.key).map(|sweep| sweep.stat.modified);
+            let Some(now) = own else { return Err(Error::HeldUp(self.clock.elapsed().saturating_sub(self.written))) };
+            let mut watched = 0;
+            for other in listed.into_iter().filter(|other| other.key != self.key) {
+                let sight = self.seen.look(&other, self.clock.elapsed());
+                if is_over(self.store.url(), &other, now, sight) || self.is_dead_here(&other, now, sight).await? {
+                    // What it named is marked all the same, and is looked at again by this run.
+                    self.store.delete(&other.key).await?;
+                } else if sight == Sight::Changed || age(other.stat.modified, now).is_some_and(|age| age < DEAD) {
+                    return Err(Error::Busy { run: other.key, after: DEAD });
+                } else {
+                    watched += 1;
+                }
             }
-            // What it named is marked all the same, and is looked at again by this run.
-            self.store.delete(&other.key).await?;
+            if watched == 0 {
+                return Ok(now);
+            }
+            tracing::info!(
+                records = watched,
+                "an earlier collector's record, of a date that tells nothing, is watched"
+            );
+            self.clock.sleep(RENEW).await;
+            self.still().await?;
         }
-        Ok(now)
     }
 
     /// Whether it is of a process of this machine that has ended.
-    async fn is_dead_here(&self, other: &Listed, now: SystemTime) -> Result<bool> {
+    async fn is_dead_here(&self, other: &Listed, now: SystemTime, sight: Sight) -> Result<bool> {
         let body = match self.store.get(&other.key).await {
             Ok(body) => body,
             Err(StoreError::NotFound { .. }) => return Ok(true),
             Err(error) => return Err(error.into()),
         };
         let body = serde_json::from_slice::<Body>(&body);
-        Ok(body.is_ok_and(|body| has_ended(self.store.url(), &body, other, now)))
+        Ok(body.is_ok_and(|body| has_ended(self.store.url(), &body, unchanged(self.store.url(), other, now, sight))))
     }
 
     /// Says what is about to be deleted. Who holds any of it from now on will wait for the end.
@@ -168,28 +189,42 @@ impl Sweep {
     }
 }
 
-/// One from far in the future was written while the store's clock was wrong: nobody would ever call it dead.
-fn is_live(listed: &Listed, now: SystemTime) -> bool {
-    let since = now.duration_since(listed.stat.modified);
-    since.unwrap_or_else(|ahead| ahead.duration()) < DEAD
+/// How long a collector has said nothing, as far as anybody knows who sees this of its record.
+fn unchanged(url: &str, listed: &Listed, now: SystemTime, sight: Sight) -> Duration {
+    let watched = if let Sight::Same(time) = sight { time } else { Duration::ZERO };
+    let dated = age(listed.stat.modified, now).filter(|_| has_one_clock(url)).unwrap_or_default();
+    watched.max(dated)
+}
+
+/// Whether it is certain that its collector deletes nothing more.
+fn is_over(url: &str, listed: &Listed, now: SystemTime, sight: Sight) -> bool {
+    unchanged(url, listed, now, sight) >= DEAD
 }
 
 /// Whether a collector of this machine is no more, and nothing is done for it any more. What a directory was asked for is done
 /// or will not be when the process is gone.
-fn has_ended(url: &str, body: &Body, listed: &Listed, now: SystemTime) -> bool {
-    let age = now.duration_since(listed.stat.modified).unwrap_or_default();
-    body.process.is_gone_here() && (url.starts_with("file:") || age >= ON_THE_WAY)
+fn has_ended(url: &str, body: &Body, unchanged: Duration) -> bool {
+    body.process.is_gone_here() && (url.starts_with("file:") || unchanged >= ON_THE_WAY)
 }
 
-/// Those of `keys` that a collector is about to delete. `listed` are the sweeps, `now` the store's time.
-pub(super) async fn named(
-    store: &dyn Store,
-    listed: &[Listed],
-    now: SystemTime,
-    keys: &[String],
-) -> Result<BTreeSet<String>> {
+/// What a writer sees of the collectors: all sweeps, and what it has seen of them before, at this moment of its own time.
+pub(super) struct View<'a> {
+    pub(super) listed: &'a [Listed],
+    /// The store's time.
+    pub(super) now: SystemTime,
+    pub(super) seen: &'a mut Seen,
+    pub(super) elapsed: Duration,
+}
+
+/// Those of `keys` that a collector is about to delete.
+pub(super) async fn named(store: &dyn Store, view: View<'_>, keys: &[String]) -> Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
-    for sweep in listed.iter().filter(|sweep| is_live(sweep, now)) {
+    let View { listed, now, seen, elapsed } = view;
+    for sweep in listed {
+        let sight = seen.look(sweep, elapsed);
+        if is_over(store.url(), sweep, now, sight) {
+            continue;
+        }
         let body = match store.get(&sweep.key).await {
             Ok(body) => body,
             Err(StoreError::NotFound { .. }) => continue,
@@ -197,7 +232,7 @@ pub(super) async fn named(
         };
         match serde_json::from_slice::<Body>(&body).ok().filter(|body| body.version == VERSION) {
             // Was killed: it deletes nothing more, whenever the next collector takes this away.
-            Some(body) if has_ended(store.url(), &body, sweep, now) => {}
+            Some(body) if has_ended(store.url(), &body, unchanged(store.url(), sweep, now, sight)) => {}
             Some(body) => {
                 let theirs: BTreeSet<&String> = body.keys.iter().collect();
                 found.extend(keys.iter().filter(|key| theirs.contains(key)).cloned());
@@ -224,14 +259,27 @@ mod tests {
         };
         child.wait().unwrap();
         let (ended, lives) = (body(child.id()), body(std::process::id()));
-        let now = SystemTime::now();
-        let of_age = |age| Listed { key: String::new(), stat: Stat { size: 0, modified: now - age } };
-        let fresh = of_age(ON_THE_WAY - Duration::from_secs(1));
-        assert!(has_ended("file:///store", &ended, &fresh, now) && !has_ended("file:///store", &lives, &fresh, now));
+        let fresh = ON_THE_WAY - Duration::from_secs(1);
+        assert!(has_ended("file:///store", &ended, fresh) && !has_ended("file:///store", &lives, fresh));
         for url in ["s3://bucket/store", "3fs:///mount/store"] {
-            assert!(!has_ended(url, &ended, &fresh, now), "{url}");
-            assert!(has_ended(url, &ended, &of_age(ON_THE_WAY), now), "{url}");
-            assert!(!has_ended(url, &lives, &of_age(DEAD), now), "{url}");
+            assert!(!has_ended(url, &ended, fresh), "{url}");
+            assert!(has_ended(url, &ended, ON_THE_WAY), "{url}");
+            assert!(!has_ended(url, &lives, DEAD), "{url}");
+        }
+    }
+
+    #[test]
+    fn by_its_date_only_a_buckets_record_is_dead_and_whatever_was_watched_for_long_is() {
+        let now = SystemTime::now();
+        let dated = |modified| Listed { key: String::new(), stat: Stat { size: 0, modified } };
+        let (new, watched) = (Sight::New, Sight::Same(DEAD));
+        for (written, by_date) in [(now - DEAD, true), (now - DEAD / 2, false), (now + 100 * DEAD, false)] {
+            assert_eq!(is_over("s3://bucket/store", &dated(written), now, new), by_date);
+            assert!(!is_over("file:///store", &dated(written), now, new));
+            for url in ["s3://bucket/store", "file:///store"] {
+                assert!(is_over(url, &dated(written), now, watched));
+                assert!(!is_over("file:///store", &dated(written), now, Sight::Changed));
+            }
         }
     }
 }

@@ -6,16 +6,17 @@
 
 use super::ahead::Claim;
 use super::decoded::{Key, key};
-use super::dispatch::{Ask, Share, Wish};
+use super::dispatch::{Ask, Outcome, Share, Wish};
 use super::error::{Again, Failure, FetchError, FetchKind};
 use super::flight::{Joined, Landing, wait};
 use super::queue::Place;
 use super::retry::{Task, within};
-use super::watch::Cause;
+use super::watch::{Cause, Event};
 use super::{Brought, Fetched, Fetcher, Layer, OnOutage};
 use crate::layer::Located;
 use crate::meter::Source;
 use bytes::Bytes;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -26,6 +27,14 @@ use tokio::time::Instant;
 const GRACE: Duration = Duration::from_millis(250);
 /// How often a reader begins anew when another's fetch that it had joined failed.
 const REJOINS: u32 = 4;
+
+/// A chunk that somebody wants, and until when.
+#[derive(Clone, Copy)]
+struct Sought<'a> {
+    layer: &'a Layer,
+    located: Located,
+    task: Task,
+}
 
 /// A chunk that a reader waits for.
 enum Waiting {
@@ -39,7 +48,7 @@ impl Fetcher {
     /// where outages are waited for, when the store does.
     pub async fn get(&self, layer: &Layer, chunk: u32) -> Result<Bytes, FetchError> {
         let mut all = self.get_all(layer, &[chunk], &[]).await?;
-        all.pop().ok_or_else(|| self.no_such(&self.task(layer, chunk)))
+        all.pop().ok_or_else(|| self.no_such(&self.task(layer, chunk, Instant::now())))
     }
 
     /// As [`Fetcher::get`], of all chunks that one read needs, in their order. What is to be fetched `ahead` (see
@@ -55,32 +64,75 @@ impl Fetcher {
         chunks: &[u32],
         ahead: &[u32],
     ) -> Result<(Vec<Bytes>, Source), FetchError> {
+        self.get_all_since(layer, chunks, ahead, Instant::now()).await
+    }
+
+    /// As [`Fetcher::get_all_from`], for a reader who has been waiting since then: the deadline counts from there. One who
+    /// asks again for what has just failed has waited since before that: see [`Failures`].
+    ///
+    /// [`Failures`]: super::Failures
+    pub async fn get_all_since(
+        &self,
+        layer: &Layer,
+        chunks: &[u32],
+        ahead: &[u32],
+        since: Instant,
+    ) -> Result<(Vec<Bytes>, Source), FetchError> {
+        // All of them before any is begun: what is begun is asked for.
+        let sought = chunks.iter().map(|chunk| self.sought(layer, *chunk, since)).collect::<Result<Vec<_>, _>>()?;
         let mut asks = Vec::new();
-        let mut waits = Vec::with_capacity(chunks.len());
-        for chunk in chunks {
-            let task = self.task(layer, *chunk);
-            let located = layer.index.chunk_at(*chunk).ok_or_else(|| self.no_such(&task))?;
-            waits.push((task, located, self.need(layer, located, task, &mut asks)));
-        }
+        let mut waits: VecDeque<_> = sought.into_iter().map(|sought| (sought, self.need(sought, &mut asks))).collect();
         self.begin_readahead(layer, ahead, &mut asks);
         self.inner.dispatcher.ask(asks);
         let (mut all, mut farthest) = (Vec::with_capacity(waits.len()), Source::Memory);
-        for (task, located, waiting) in waits {
-            let (brought, source) = self.wait(layer, located, task, waiting).await?;
-            let content = self.content(located, task, brought).await?;
-            self.inner.meter.read(source, content.len());
+        while let Some((sought, waiting)) = waits.pop_front() {
+            let (brought, source) = match self.wait(sought, waiting).await {
+                Ok(came) => came,
+                Err(error) => {
+                    let others = waits.iter().filter(|(_, waiting)| !waiting.has_come()).map(|(sought, _)| *sought);
+                    self.note_failure([sought].into_iter().chain(others), &error);
+                    return Err(error);
+                }
+            };
+            all.push(self.content(sought, brought).await?);
             farthest = farthest.max(source);
-            all.push(content);
         }
         Ok((all, farthest))
     }
 
-    fn task(&self, layer: &Layer, chunk: u32) -> Task {
+    /// A chunk for a reader who has been waiting since then.
+    fn sought<'a>(&self, layer: &'a Layer, chunk: u32, since: Instant) -> Result<Sought<'a>, FetchError> {
+        let task = self.task(layer, chunk, since);
+        let located = layer.index.chunk_at(chunk).ok_or_else(|| self.no_such(&task))?;
+        if task.deadline.is_none() {
+            return Ok(Sought { layer, located, task });
+        }
+        let task = match self.inner.failures.since(&(layer.id, chunk), self.inner.options.deadline) {
+            Ok(before) => self.task(layer, chunk, before.min(since)),
+            Err(_) if self.inner.is_in_memory(&key(&located.entry)) || self.inner.is_cached(&located) => task,
+            Err(error) => {
+                tracing::debug!(layer = %layer.id, chunk, "asked for again at once: the same wait, and it is over");
+                return Err(error);
+            }
+        };
+        Ok(Sought { layer, located, task })
+    }
+
+    /// Remembers what a reader did not get.
+    fn note_failure<'a>(&self, sought: impl Iterator<Item = Sought<'a>>, error: &FetchError) {
+        for Sought { layer, located, task } in sought {
+            if task.deadline.is_some() {
+                self.inner.failures.note((layer.id, located.chunk), task.since, error.clone());
+            }
+        }
+    }
+
+    fn task(&self, layer: &Layer, chunk: u32, since: Instant) -> Task {
         let deadline = match self.inner.options.on_outage {
-            OnOutage::Fail => Some(Instant::now() + self.inner.options.deadline),
+            OnOutage::Fail => Some(since + self.inner.options.deadline),
             OnOutage::Wait => None,
         };
-        Task { layer: layer.id, chunk: Some(chunk), deadline }
+        Task { layer: layer.id, chunk: Some(chunk), since, deadline }
     }
 
     fn no_such(&self, task: &Task) -> FetchError {
@@ -88,9 +140,9 @@ impl Fetcher {
     }
 
     /// Begins to bring a chunk for a reader, or joins who does.
-    fn need(&self, layer: &Layer, located: Located, task: Task, asks: &mut Vec<Ask>) -> Waiting {
-        let key = key(&located.entry);
-        let wish = wish(layer, &located, Cause::Read);
+    fn need(&self, sought: Sought<'_>, asks: &mut Vec<Ask>) -> Waiting {
+        let key = key(&sought.located.entry);
+        let wish = sought.wish(Cause::Read);
         let ready = || self.inner.ready(&key).map(|brought| Ok((brought, Source::Memory)));
         match self.inner.flights.join(&key, &wish, ready) {
             Joined::Done(value) => Waiting::Done(value),
@@ -99,7 +151,7 @@ impl Fetcher {
                 Waiting::Flight(receiver, false)
             }
             Joined::Start(landing, receiver) => {
-                asks.extend(self.start(layer, located, task, wish, landing, None));
+                asks.extend(self.start(sought, wish, landing, None));
                 Waiting::Flight(receiver, true)
             }
         }
@@ -118,13 +170,14 @@ impl Fetcher {
         if (cause != Cause::Fill && self.inner.is_in_memory(&key)) || self.inner.is_cached(&located) {
             return None;
         }
-        let (wish, task) = (wish(layer, &located, cause), self.task(layer, chunk));
+        let sought = Sought { layer, located, task: self.task(layer, chunk, Instant::now()) };
+        let wish = sought.wish(cause);
         let Joined::Start(landing, receiver) = self.inner.flights.join(&key, &wish, || None) else { return None };
         let place = wish.place;
         // What stays as it is stored takes nothing of the room for decoded chunks.
         let decoded = if cause == Cause::Readahead { located.entry.data_len } else { 0 };
         let claim = self.inner.ahead.claim(decoded.into());
-        asks.extend(self.start(layer, located, task, wish, landing, Some(claim)));
+        asks.extend(self.start(sought, wish, landing, Some(claim)));
         Some((place, receiver))
     }
 
@@ -132,13 +185,12 @@ impl Fetcher {
     /// for it: not yet of one that the cache may have.
     fn start(
         &self,
-        layer: &Layer,
-        located: Located,
-        task: Task,
+        sought: Sought<'_>,
         wish: Arc<Wish>,
         landing: Landing<Key, Fetched, Arc<Wish>>,
         ahead: Option<Claim>,
     ) -> Option<Ask> {
+        let Sought { layer, located, task } = sought;
         let (ask, answer) = match self.inner.may_be_cached(&located) {
             true => (None, None),
             false => {
@@ -149,16 +201,12 @@ impl Fetcher {
         let (fetcher, layer) = (self.clone(), layer.clone());
         tokio::spawn(async move {
             let at = Instant::now();
-            let (fetched, share) = fetcher.bring(&layer, located, task, &wish, answer).await;
+            let (fetched, share) = fetcher.bring(Sought { layer: &layer, located, task }, &wish, answer).await;
             if wish.cause != Cause::Read {
                 let bytes = located.data_start..located.data_start + u64::from(located.entry.data_len);
-                fetcher.tell(
-                    &layer,
-                    bytes,
-                    wish.cause,
-                    fetched.as_ref().ok().map(|(_, source)| *source),
-                    at.into_std(),
-                );
+                let source = fetched.as_ref().ok().map(|(_, source)| *source);
+                let (layer, cause, at, waited) = (layer.id, wish.cause, at.into_std(), at.elapsed());
+                fetcher.tell(|| Event { layer, bytes, cause, source, at, waited });
             }
             landing.land(fetched);
             drop((share, ahead));
@@ -167,7 +215,8 @@ impl Fetcher {
     }
 
     /// What a reader gets: decompressed where it came for nobody.
-    async fn content(&self, located: Located, task: Task, brought: Brought) -> Result<Bytes, FetchError> {
+    async fn content(&self, sought: Sought<'_>, brought: Brought) -> Result<Bytes, FetchError> {
+        let Sought { located, task, .. } = sought;
         let stored = match brought {
             Brought::Content(content) => return Ok(content),
             Brought::Stored(stored) => stored,
@@ -182,7 +231,8 @@ impl Fetcher {
     /// What a reader waits for. Another's fetch of an equal chunk can fail for reasons that are not this reader's: it was
     /// from another layer, which may be gone where this one is not, or at a deadline earlier than this one's, or nobody
     /// needed it and it was given up.
-    async fn wait(&self, layer: &Layer, located: Located, task: Task, mut waiting: Waiting) -> Fetched {
+    async fn wait(&self, sought: Sought<'_>, mut waiting: Waiting) -> Fetched {
+        let Sought { layer, task, .. } = sought;
         for _ in 0..REJOINS {
             let (receiver, own) = match waiting {
                 Waiting::Done(value) => return value,
@@ -198,7 +248,7 @@ impl Fetcher {
                 Some(_) => {}
             }
             let mut asks = Vec::new();
-            waiting = self.need(layer, located, task, &mut asks);
+            waiting = self.need(sought, &mut asks);
             self.inner.dispatcher.ask(asks);
         }
         Err(self.error(&task, Failure::new(FetchKind::Local, "every fetch that was joined failed"), 0))
@@ -216,12 +266,11 @@ impl Fetcher {
     /// A chunk from the cache, else from the store; and the memory that it is counted with until it is handed over.
     async fn bring(
         &self,
-        layer: &Layer,
-        located: Located,
-        task: Task,
+        sought: Sought<'_>,
         wish: &Arc<Wish>,
-        mut answer: Option<oneshot::Receiver<super::dispatch::Outcome>>,
+        mut answer: Option<oneshot::Receiver<Outcome>>,
     ) -> (Fetched, Option<Share>) {
+        let Sought { layer, located, task } = sought;
         if answer.is_none() {
             let (inner, layer, wish) = (self.inner.clone(), layer.clone(), wish.clone());
             let found = tokio::task::spawn_blocking(move || inner.found(&layer, &located, &wish)).await;
@@ -256,6 +305,18 @@ fn is_past(deadline: Option<Instant>) -> bool {
     deadline.is_some_and(|deadline| Instant::now() >= deadline)
 }
 
-fn wish(layer: &Layer, located: &Located, cause: Cause) -> Arc<Wish> {
-    Wish::new(Place { layer: layer.id, chunk: located.chunk }, cause)
+impl Sought<'_> {
+    fn wish(&self, cause: Cause) -> Arc<Wish> {
+        Wish::new(Place { layer: self.layer.id, chunk: self.located.chunk }, cause)
+    }
+}
+
+impl Waiting {
+    /// Whether it has been brought already.
+    fn has_come(&self) -> bool {
+        match self {
+            Self::Done(fetched) => fetched.is_ok(),
+            Self::Flight(receiver, _) => matches!(&*receiver.borrow(), Some(Ok(_))),
+        }
+    }
 }

@@ -69,6 +69,14 @@ impl Decoded {
         }
     }
 
+    /// Forgets a chunk.
+    pub(super) fn remove(&self, key: &Key) {
+        let mut inner = self.lock();
+        if let Some(kept) = inner.chunks.pop(key) {
+            inner.gone(&kept);
+        }
+    }
+
     /// Bytes that may still be fetched ahead: what was must not push itself out before it is read.
     pub(super) fn room_ahead(&self) -> u64 {
         (self.budget / 2).saturating_sub(self.lock().unread) as u64
@@ -127,5 +135,8 @@ mod tests {
         assert_eq!(decoded.room_ahead(), 0);
         decoded.put(numbered(3), Bytes::from(vec![3; 16]), false);
         assert_eq!((decoded.room_ahead(), decoded.bytes()), (8, 16));
+        decoded.put(numbered(4), vec![4; 2].into(), true);
+        [3, 4, 5].into_iter().for_each(|n| decoded.remove(&numbered(n)));
+        assert_eq!((decoded.room_ahead(), decoded.bytes()), (8, 0));
     }
 }

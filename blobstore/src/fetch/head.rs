@@ -48,8 +48,9 @@ impl Fetcher {
     where
         P: Fn(&mut [u8], &Index) -> Result<(), String> + Send + Sync + 'static,
     {
-        let deadline = Instant::now() + self.inner.options.deadline;
-        let task = Task { layer: entry.layer, chunk: None, deadline: Some(deadline) };
+        let since = Instant::now();
+        let deadline = since + self.inner.options.deadline;
+        let task = Task { layer: entry.layer, chunk: None, since, deadline: Some(deadline) };
         let receiver = match self.inner.opening.join(&entry.layer, &(), || None) {
             Joined::Done(value) => return value,
             Joined::Wait(receiver, ()) => receiver,

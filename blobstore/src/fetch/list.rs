@@ -3,16 +3,18 @@
 //! They are fetched behind all that readers wait for, verified, and kept as they are stored, in memory (`stored.rs`) and in the
 //! local cache: a start's chunks are more than `decoded` holds. Chunks of [`Starts`] are also decompressed ahead of the
 //! reads, as far as half of `decoded` goes: what is read makes room for more. Where nobody comes to read what was
-//! decompressed, that is where it stops.
+//! decompressed, that is where it stops. However many layers a start has, and each of them a profile, they are one start
+//! (`start.rs`): in the order of its time, and as many bytes as one may have.
 
 use super::decoded::key;
 use super::dispatch::Dispatcher;
 use super::flight::wait;
 use super::queue::Place;
+use super::start::Lists;
 use super::watch::Cause;
 use super::{FetchError, Fetched, Fetcher, Layer};
 use crate::layer::LayerId;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
@@ -57,10 +59,15 @@ impl Fetcher {
         under_way.failed.take().map_or(Ok(()), Err)
     }
 
-    /// Fetches, and decompresses, what starts are expected to read, as long as the result lives. What was not read so long after
-    /// it was expected is given up. Must be called within a tokio runtime.
-    pub fn starts(&self, patience: Duration) -> Starts {
-        let shared = Arc::<Shared>::default();
+    /// Fetches, and decompresses, what starts are expected to read, as long as the result lives; of each start at most so many
+    /// `bytes`, as they are stored. What was not read so long after it was expected is given up. Must be called within a tokio
+    /// runtime.
+    pub fn starts(&self, bytes: u64, patience: Duration) -> Starts {
+        let shared = Arc::new(Shared {
+            lists: Mutex::new(Lists::new(bytes, patience)),
+            added: Notify::new(),
+            begun: Notify::new(),
+        });
         let fetch = tokio::spawn(fetch_starts(self.clone(), shared.clone()));
         let decode = tokio::spawn(decode_starts(self.clone(), shared.clone(), patience));
         Starts { dispatcher: self.inner.dispatcher.clone(), shared, tasks: [fetch, decode] }
@@ -94,32 +101,32 @@ pub struct Starts {
 }
 
 impl Starts {
-    /// Adds chunks of a layer that is mounted now, and when each is expected to be read.
-    pub fn add(&self, layer: &Arc<Layer>, chunks: impl IntoIterator<Item = (Instant, u32)>) {
+    /// Adds chunks of a layer that was mounted then, and how long after the start's beginning each is expected to be read. What
+    /// is mounted for the same `start` has one beginning, the first mount's, and one number of bytes: where that is less than
+    /// all want, what is expected first is fetched. Unless it has come already, what was added before makes room.
+    pub fn add(
+        &self,
+        start: &str,
+        begun: Instant,
+        layer: &Arc<Layer>,
+        chunks: impl IntoIterator<Item = (Duration, u32)>,
+    ) {
         let mut pattern = layer.pattern.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut lists = self.shared.lock();
-        for (at, chunk) in chunks.into_iter().filter(|(_, chunk)| *chunk < layer.index.chunk_count()) {
-            pattern.foresee(chunk);
-            lists.fetch.insert((at, layer.id, chunk), layer.clone());
-        }
-        drop(lists);
+        let chunks = chunks.into_iter().inspect(|(_, chunk)| pattern.foresee(*chunk));
+        self.shared.lock().add(start, begun, layer, chunks);
         self.shared.added.notify_one();
     }
 
     /// Gives up what is still to be fetched or decompressed of a layer.
     pub fn remove(&self, layer: &LayerId) {
-        let mut lists = self.shared.lock();
-        for (_, _, chunk) in lists.decode.keys().filter(|(_, id, _)| id == layer) {
-            self.dispatcher.cancel(Place { layer: *layer, chunk: *chunk });
+        for chunk in self.shared.lock().remove(layer) {
+            self.dispatcher.cancel(Place { layer: *layer, chunk });
         }
-        lists.fetch.retain(|(_, id, _), _| id != layer);
-        lists.decode.retain(|(_, id, _), _| id != layer);
     }
 
     /// Chunks that are still to be fetched, and those that are to be decompressed.
     pub fn left(&self) -> (usize, usize) {
-        let lists = self.shared.lock();
-        (lists.fetch.len(), lists.decode.len())
+        self.shared.lock().left()
     }
 }
 
@@ -129,10 +136,7 @@ impl Drop for Starts {
     }
 }
 
-/// Chunks by when they are expected to be read.
-type List = BTreeMap<(Instant, LayerId, u32), Arc<Layer>>;
-
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
     lists: Mutex<Lists>,
     /// Something is to be fetched.
@@ -141,39 +145,29 @@ struct Shared {
     begun: Notify,
 }
 
-#[derive(Debug, Default)]
-struct Lists {
-    fetch: List,
-    decode: List,
-}
-
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Lists> {
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The next ones to fetch; from now on they are to be decompressed.
-    fn take(&self) -> Vec<(Arc<Layer>, u32)> {
-        let mut lists = self.lock();
-        let next = || lists.fetch.pop_first();
-        let taken: Vec<_> = std::iter::from_fn(next).take(TOGETHER).collect();
-        lists.decode.extend(taken.iter().cloned());
-        taken.into_iter().map(|((_, _, chunk), layer)| (layer, chunk)).collect()
     }
 }
 
 async fn fetch_starts(fetcher: Fetcher, shared: Arc<Shared>) {
     let mut under_way = UnderWay::new(&fetcher, Cause::Prefetch);
     loop {
-        let next = shared.take();
-        if next.is_empty() {
+        let any = {
+            let mut lists = shared.lock();
+            let next = lists.take(TOGETHER);
+            // Before anybody sees that they are to be decompressed: what is neither here nor under way is given up.
+            under_way.begin(&fetcher, next.iter().map(|(layer, chunk)| (&**layer, *chunk)));
+            !next.is_empty()
+        };
+        if !any {
             tokio::select! {
                 () = shared.added.notified() => {}
                 () = under_way.wait_until(0), if !under_way.chunks.is_empty() => {}
             }
             continue;
         }
-        under_way.begin(&fetcher, next.iter().map(|(layer, chunk)| (&**layer, *chunk)));
         shared.begun.notify_one();
         under_way.wait_until(UNDER_WAY).await;
     }
@@ -181,14 +175,14 @@ async fn fetch_starts(fetcher: Fetcher, shared: Arc<Shared>) {
 
 async fn decode_starts(fetcher: Fetcher, shared: Arc<Shared>, patience: Duration) {
     loop {
-        let first = shared.lock().decode.first_key_value().map(|(key, layer)| (*key, layer.clone()));
-        let Some(((at, id, chunk), layer)) = first else {
+        let first = shared.lock().to_decode();
+        let Some((due, layer)) = first else {
             shared.begun.notified().await;
             continue;
         };
-        let late = at.checked_add(patience).is_some_and(|late| late < Instant::now());
-        if late || fetcher.decoded_ahead(&layer, chunk).await {
-            shared.lock().decode.remove(&(at, id, chunk));
+        let late = due.at.checked_add(patience).is_some_and(|late| late < Instant::now());
+        if late || fetcher.decoded_ahead(&layer, due.chunk).await {
+            shared.lock().decoded(&due);
         } else {
             sleep(LOOK).await;
         }

@@ -63,6 +63,14 @@ impl Inner {
         }
     }
 
+    /// Forgets what memory has of a chunk.
+    pub(super) fn forget(&self, entry: &ChunkEntry) {
+        let key = key(entry);
+        // In the order in which a chunk moves from one to the other.
+        self.stored.remove(&key);
+        self.decoded.remove(&key);
+    }
+
     /// Whether a chunk is in memory.
     pub(super) fn is_in_memory(&self, key: &Key) -> bool {
         self.decoded.contains(key) || self.stored.contains(key)
@@ -202,7 +210,7 @@ mod tests {
     fn what_a_list_finds_in_the_cache_is_verified_and_stays_as_it_is_stored() {
         let dir = tempfile::tempdir().unwrap();
         let store = Arc::new(FileStore::new(dir.path().join("store")));
-        let meter = Meter::new("");
+        let meter = Meter::default();
         let cache = Cache::open(&dir.path().join("cache"), &cache::Options::new(64 << 20), &meter).unwrap();
         let fetcher = Fetcher::new(store, cache, Options::default(), meter);
         let (layer, located, stored) = layer();

@@ -3,10 +3,10 @@
 //! [`Fetcher::cached`] answers at once or not at all (`local.rs`, `decoded.rs`, `stored.rs`); [`Fetcher::get_all`] goes to
 //! the store: one flight per chunk however many wait (`flight.rs`, `chunk.rs`), turns by need and by layer (`queue.rs`,
 //! `dispatch.rs`) within so many requests and so much memory, neighbours in one request that is made twice when it is late
-//! (`request.rs`, `pace.rs`), attempts with pauses until a deadline (`retry.rs`), and then an error: never a wrong byte,
-//! never a wait without end unless that was asked for. Chunks that were fetched go to the cache off the reply path.
+//! (`request.rs`, `pace.rs`), attempts with pauses until a deadline (`retry.rs`), and then an error, also for who asks again at
+//! once (`failures.rs`): never a wrong byte, never a wait without end unless that was asked for. Chunks that were fetched go to the cache off the reply path.
 //! [`Fetcher::noticed`] says what to fetch ahead of reads (`pattern.rs`, `ahead.rs`), [`Fetcher::prefetch`] takes a list,
-//! [`Fetcher::starts`] many (`list.rs`). Who wants to know what is read and fetched ahead watches (`watch.rs`).
+//! [`Fetcher::starts`] many (`list.rs`, `start.rs`). Who wants to know what is read and fetched ahead watches (`watch.rs`).
 //! [`Fetcher::open_head`] brings what a mount needs of a layer (`head.rs`).
 //!
 //! Deadlines and pauses are in tokio's time, so that tests can hold it. When something was read, or is expected to be
@@ -19,6 +19,7 @@ mod chunk;
 mod decoded;
 mod dispatch;
 mod error;
+mod failures;
 mod flight;
 mod head;
 mod list;
@@ -28,10 +29,12 @@ mod pattern;
 mod queue;
 mod request;
 mod retry;
+mod start;
 mod stored;
 mod watch;
 
 pub use error::{FetchError, FetchKind};
+pub use failures::Failures;
 pub use head::OpenHead;
 pub use list::{Prefetch, Starts};
 pub use watch::{Cause, Event, Watch};
@@ -192,6 +195,7 @@ struct Inner {
     flights: Arc<Flights<Key, Fetched, Arc<Wish>>>,
     opening: Arc<Flights<LayerId, Result<OpenHead, FetchError>>>,
     dispatcher: Arc<Dispatcher>,
+    failures: Failures<(LayerId, u32), FetchError>,
     log: Quiet,
 }
 
@@ -210,6 +214,7 @@ impl Fetcher {
             ahead: Arc::default(),
             flights: Flights::new(),
             opening: Flights::new(),
+            failures: Failures::default(),
             log: Quiet::new(),
             options,
             meter,
@@ -257,9 +262,12 @@ impl Fetcher {
     /// As [`Fetcher::cached`], and where it was.
     pub fn cached_from(&self, layer: &Layer, chunk: u32) -> Option<(Bytes, Source)> {
         let located = layer.index.chunk_at(chunk)?;
-        let (content, source) = self.inner.local(layer, &located, Chunks::get_known)?;
-        self.inner.meter.read(source, content.len());
-        Some((content, source))
+        self.inner.local(layer, &located, Chunks::get_known)
+    }
+
+    /// Forgets what memory has of a layer's chunks, decompressed or not. What is under way comes all the same.
+    pub fn forget(&self, index: &Index) {
+        index.chunks().for_each(|located| self.inner.forget(&located.entry));
     }
 
     /// Counts a request that failed, and what was wrong with its bytes.

@@ -1,9 +1,9 @@
 //! Attempts, all within the deadline where there is one, with growing pauses between them.
 
+use super::Fetcher;
 use super::error::{Again, Failure, FetchError, FetchKind};
-use super::{Fetcher, Options};
 use crate::layer::LayerId;
-use std::hash::{BuildHasher, Hasher};
+use crate::pause::pause;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -21,6 +21,8 @@ const LAST: Duration = Duration::from_secs(1);
 pub(super) struct Task {
     pub(super) layer: LayerId,
     pub(super) chunk: Option<u32>,
+    /// When somebody began to wait for it.
+    pub(super) since: Instant,
     /// `None` = however long it takes.
     pub(super) deadline: Option<Instant>,
 }
@@ -79,7 +81,7 @@ impl Fetcher {
                 Again::Never => true,
             };
             let left = task.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            match wait(pause(&self.inner.options, attempt), failure.after, left) {
+            match wait(pause(self.inner.options.pause, LONGEST_PAUSE, attempt), failure.after, left) {
                 Some(pause) if !enough => sleep(pause).await,
                 _ => return Err(self.error(&task, failure, attempt)),
             }
@@ -106,16 +108,6 @@ impl Fetcher {
             cause: failure.cause,
         }
     }
-}
-
-/// The pause after an attempt: doubled each time, and somewhere between half and all of that, so that many readers
-/// (and nodes) do not come back together.
-fn pause(options: &Options, attempt: u32) -> Duration {
-    let doubled = options.pause.saturating_mul(1 << (attempt - 1).min(16));
-    let full = doubled.min(LONGEST_PAUSE);
-    // Seeded anew by the standard library for each use: randomness enough to spread, without a dependency.
-    let random = std::hash::RandomState::new().build_hasher().finish();
-    full.mul_f64(0.5 + (random % 1024) as f64 / 2048.0)
 }
 
 /// How long to wait before the next attempt: what is due, and as long as the store asks for. `None` where no time is left.
@@ -159,16 +151,6 @@ impl Quiet {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn pauses_grow_and_end_growing() {
-        let options = Options { pause: Duration::from_millis(100), ..Options::default() };
-        for attempt in 1..100 {
-            let full = Duration::from_millis(100 << (attempt - 1).min(10)).min(LONGEST_PAUSE);
-            let pause = pause(&options, attempt);
-            assert!(pause >= full / 2 && pause <= full, "{attempt}: {pause:?}");
-        }
-    }
 
     #[test]
     fn a_store_is_left_alone_as_long_as_it_asks_and_the_deadline_allows() {

@@ -55,7 +55,7 @@ impl Stored {
         self.used.store(inner.bytes as u64, Relaxed);
     }
 
-    /// Forgets a chunk that is kept decompressed now.
+    /// Forgets a chunk: it is kept decompressed now, or is not to be kept.
     pub(super) fn remove(&self, key: &Key) {
         let mut inner = self.lock();
         if let Some(stored) = inner.chunks.pop(key) {

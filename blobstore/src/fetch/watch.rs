@@ -103,14 +103,19 @@ impl Fetcher {
     }
 
     /// Says that a reader has read these bytes of a layer's data space, asked for `at`; where from, `None` when they could
-    /// not be had.
+    /// not be had. Counts them.
     pub fn was_read(&self, layer: &Layer, bytes: Range<u64>, source: Option<Source>, at: Instant) {
-        self.tell(layer, bytes, Cause::Read, source, at);
+        if let Some(source) = source {
+            self.inner.meter.read(source, bytes.end.saturating_sub(bytes.start));
+        }
+        let (layer, cause) = (layer.id, Cause::Read);
+        self.tell(|| Event { layer, bytes, cause, source, at, waited: at.elapsed() });
     }
 
-    pub(super) fn tell(&self, layer: &Layer, bytes: Range<u64>, cause: Cause, source: Option<Source>, at: Instant) {
+    /// Tells those who watch, if anybody does.
+    pub(super) fn tell(&self, event: impl FnOnce() -> Event) {
         if self.inner.watchers.any.load(Relaxed) {
-            self.inner.watchers.tell(&Event { layer: layer.id, bytes, cause, source, at, waited: at.elapsed() });
+            self.inner.watchers.tell(&event());
         }
     }
 }

@@ -1,5 +1,7 @@
-//! The HTTP client of the stores on the network: proxy, connections; certificates by way of [`https`].
+//! The HTTP client of the stores on the network: proxy, times; certificates by way of [`https`]. `connections` has one for as
+//! long as its connections live.
 
+use super::connections::IDLE;
 use super::settings::Settings;
 use super::{Result, StoreError};
 use crate::https::{self, is_loopback};
@@ -52,6 +54,7 @@ fn base(wanted: &Wanted, proxy: &Option<Proxy>, settings: &Settings) -> ClientBu
         .https_only(!wanted.plain_http)
         .connect_timeout(wanted.connect)
         .tcp_nodelay(true)
+        .pool_idle_timeout(IDLE)
         .redirect((wanted.redirects)());
     match proxy {
         Some(proxy) => builder.proxy(proxy.clone()),

@@ -14,6 +14,7 @@
 mod body;
 mod client;
 pub mod conformance;
+mod connections;
 mod delay;
 mod fault;
 mod file;

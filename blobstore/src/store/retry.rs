@@ -5,9 +5,9 @@
 //! finds what it has made itself, and says that it exists: callers look at what is there in any case.
 
 use super::{Listed, Pieces, Result, Stat, Store, StoreError};
+use crate::pause::pause;
 use async_trait::async_trait;
 use bytes::Bytes;
-use std::hash::{BuildHasher, Hasher};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ pub(super) async fn waited(error: &StoreError, tries: u32) -> bool {
 /// As [`waited`], where that much time is left; it is less then.
 async fn waited_within(left: &mut Duration, error: &StoreError, tries: u32) -> bool {
     let Some(least) = passing(error).filter(|least| *least <= PAUSE_MAX) else { return false };
-    let pause = pause(tries).max(least);
+    let pause = pause(PAUSE, PAUSE_MAX, tries).max(least);
     let Some(rest) = left.checked_sub(pause) else { return false };
     *left = rest;
     tracing::debug!(%error, tries, "trying again");
@@ -72,14 +72,6 @@ fn passing(error: &StoreError) -> Option<Duration> {
         StoreError::Io { .. } => Some(Duration::ZERO),
         _ => None,
     }
-}
-
-/// Somewhere between half and all of a pause that doubles, so that many do not come back together.
-fn pause(tries: u32) -> Duration {
-    let full = PAUSE.saturating_mul(1 << (tries - 1).min(16)).min(PAUSE_MAX);
-    // Seeded anew by the standard library for each use: randomness enough to spread, without a dependency.
-    let random = std::hash::RandomState::new().build_hasher().finish();
-    full.mul_f64(0.5 + (random % 1024) as f64 / 2048.0)
 }
 
 /// See the module.

@@ -7,7 +7,8 @@
 //! of TLS never.
 
 use super::body::Body;
-use super::client::{CONNECT, STALL, TOLD, Wanted, client};
+use super::client::{CONNECT, STALL, TOLD, Wanted};
+use super::connections::Connections;
 use super::identity::Identities;
 use super::refusal::{Refusal, TOLD_MAX, no_answer};
 use super::settings::Settings;
@@ -37,7 +38,7 @@ pub struct HttpStore {
 struct Inner {
     url: String,
     base: Url,
-    client: Client,
+    connections: Connections,
     identities: Identities,
 }
 
@@ -55,8 +56,8 @@ impl HttpStore {
         let plain_http = base.scheme() == "http";
         let wanted =
             Wanted { target: Some(base.clone()), plain_http, connect: CONNECT, redirects: || Policy::custom(follow) };
-        let client = client(url, settings, &wanted)?;
-        Ok(Self { inner: Arc::new(Inner { url: url.to_owned(), base, client, identities: Identities::new() }) })
+        let connections = Connections::new(url, settings, &wanted)?;
+        Ok(Self { inner: Arc::new(Inner { url: url.to_owned(), base, connections, identities: Identities::new() }) })
     }
 }
 
@@ -82,11 +83,13 @@ impl Inner {
 
     /// An answer's head, whatever its status.
     async fn ask(&self, key: &str, method: Method, headers: &[(HeaderName, String)]) -> Result<Response> {
-        let mut request = self.client.request(method, self.object(key)?);
-        for (name, value) in headers {
-            request = request.header(name, value);
-        }
-        match timeout(STALL, request.send()).await {
+        let object = self.object(key)?;
+        let send = |client: Client| {
+            let request = client.request(method.clone(), object.clone());
+            headers.iter().fold(request, |request, (name, value)| request.header(name, value)).send()
+        };
+        // Nothing is written here.
+        match timeout(STALL, self.connections.ask(true, send)).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => Err(self.broken(key, error)),
             Err(_) => Err(self.late(key, STALL)),

@@ -40,13 +40,13 @@ pub async fn add(dir: &Path, contents: &[Vec<u8>], metadata: &[u8]) -> (Layer, S
 
 /// The node in `dir`: it fetches from `store`.
 pub fn fetcher(dir: &Path, store: Arc<dyn Store>, options: Options) -> Fetcher {
-    let meter = Meter::new(store.url());
+    let meter = Meter::default();
     Fetcher::new(store, cache(dir, &meter), options, meter)
 }
 
 /// As [`fetcher`], without a cache of chunks.
 pub fn uncached(dir: &Path, store: Arc<dyn Store>, options: Options) -> Fetcher {
-    let meter = Meter::new(store.url());
+    let meter = Meter::default();
     Fetcher::new(store, Cache { chunks: None, ..cache(dir, &meter) }, options, meter)
 }
 

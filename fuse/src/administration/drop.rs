@@ -1,6 +1,6 @@
 //! `lamina cache evict` and `gc`: what may go.
 //!
-//! Chunks may go whenever the store has them: what is wanted again is fetched again. Heads go only of layers that nothing
+//! Chunks may go whenever the store has them, from the cache and from memory: what is wanted again is fetched again. Heads go only of layers that nothing
 //! shows: what is mounted stands on them.
 
 use super::stat::{blocking, stored};
@@ -19,7 +19,7 @@ const HEAD_AGE: Duration = Duration::from_secs(24 * 3600);
 /// What is still being written is not so old.
 const STRAY_AGE: Duration = Duration::from_secs(3600);
 
-/// Drops what is cached of a stack's layers and not pinned.
+/// Drops what is cached of a stack's layers and not pinned, and what memory has of them.
 pub(super) async fn evict(node: &Arc<Node>, stack: &Stack) -> Result<v1::CacheEvictReply, Error> {
     let layers: BTreeSet<LayerId> = stack.layers().iter().map(|entry| entry.layer).collect();
     for layer in node.in_use()?.intersection(&layers) {
@@ -60,6 +60,8 @@ fn evict_chunks(node: &Node, layer: LayerId) -> Result<(u64, u64, u64), Error> {
     let Some(head) = node.fetcher.heads().get(&layer).map_err(Error::cache)? else { return Ok((0, 0, 0)) };
     let before = cache.usage(stored(&head.index));
     let dropped = cache.evict(stored(&head.index).map(|(hash, _)| hash));
+    // After it: what memory has came from there, or is on its way there.
+    node.fetcher.forget(&head.index);
     let after = cache.usage(stored(&head.index));
     Ok((dropped, before.bytes.saturating_sub(after.bytes), after.chunks))
 }

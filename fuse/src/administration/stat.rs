@@ -9,6 +9,7 @@ use control::v1;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Everything that `lamina cache stat` and `ls` show. Reads and checks every head.
 pub(crate) async fn report(node: &Arc<Node>) -> Result<v1::CacheStatReply, Error> {
@@ -43,6 +44,9 @@ fn gather(node: &Node) -> Result<v1::CacheStatReply, Error> {
         pinned_bytes: stats.pinned_bytes,
         pin_limit: stats.pin_limit,
         evicted_bytes: stats.evicted_bytes,
+        let_go_bytes: stats.let_go_bytes,
+        fetched_bytes: node.traffic.bytes_read.load(Relaxed),
+        fetches: node.traffic.reads.load(Relaxed),
         carried_bytes: stats.carried_bytes,
         refused_chunks: stats.refused,
         failed_chunks: stats.failed,

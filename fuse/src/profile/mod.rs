@@ -35,7 +35,7 @@ pub enum Record {
 pub struct Options {
     /// Whether starts are recorded.
     pub record: Record,
-    /// Most bytes, as they are stored, that are fetched of a layer when it is mounted; 0 = none.
+    /// Most bytes, as they are stored, that are fetched for a start, of all layers that are mounted for it; 0 = none.
     pub replay: u64,
     /// A start has ended when nothing was read for so long.
     pub quiet: Duration,
@@ -65,17 +65,18 @@ impl Profiles {
         let keep = Arc::new(keep.map_err(|e| Error::Invalid(format!("[profile] node: {e}")))?);
         let records = options.record != Record::Off;
         let recorder = records.then(|| Recorder::new(fetcher.clone(), keep.clone(), options, meters.clone()));
-        let starts = Arc::new(fetcher.starts(options.limit));
+        let starts = Arc::new(fetcher.starts(options.replay, options.limit));
         Ok(Self { keep, recorder, replay: options.replay, starts, meters: meters.clone() })
     }
 
-    /// A layer is about to be mounted, anew: nothing of it is in the page cache. Does not wait for anything.
-    pub(crate) fn mounting(&self, layer: &Arc<Layer>) {
+    /// A layer is about to be mounted, anew: nothing of it is in the page cache. Layers that are mounted for the same `start`
+    /// are fetched as one. Does not wait for anything.
+    pub(crate) fn mounting(&self, layer: &Arc<Layer>, start: &str) {
         if let Some(recorder) = &self.recorder {
             recorder.begin(layer);
         }
         if self.replay > 0 {
-            self.begin_replay(layer.clone());
+            self.begin_replay(layer.clone(), start.to_owned());
         }
     }
 
@@ -93,7 +94,7 @@ impl Profiles {
         Ok(plan(&layer.index, &profiles, u64::MAX))
     }
 
-    fn begin_replay(&self, layer: Arc<Layer>) {
+    fn begin_replay(&self, layer: Arc<Layer>, start: String) {
         let (keep, starts, meters, bytes) =
             (self.keep.clone(), Arc::downgrade(&self.starts), self.meters.clone(), self.replay);
         let begun = Instant::now();
@@ -103,8 +104,8 @@ impl Profiles {
             let Some(starts) = starts.upgrade().filter(|_| !steps.is_empty()) else { return };
             tracing::debug!(layer = %layer.id, chunks = steps.len(), nodes = profiles.len(), "a start is replayed");
             meters.replayed();
-            let at = |after: u32| begun + Duration::from_millis(after.into());
-            starts.add(&layer, steps.iter().map(|step| (at(step.after), step.chunk)));
+            let steps = steps.iter().map(|step| (Duration::from_millis(step.after.into()), step.chunk));
+            starts.add(&start, begun, &layer, steps);
         });
     }
 }

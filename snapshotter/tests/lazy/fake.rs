@@ -22,6 +22,8 @@ pub(crate) struct Inner {
     pub(crate) resolved: Vec<String>,
     /// (layer id, target) of each Attach, in order.
     pub(crate) attached: Vec<(String, String)>,
+    /// For what layers were attached.
+    pub(crate) started: HashSet<String>,
     /// Targets that are mounted.
     pub(crate) mounted: HashSet<String>,
     /// What Keep was last told.
@@ -110,8 +112,9 @@ impl control::Daemon for Fake {
 
     async fn attach(&self, request: Request<v1::AttachRequest>) -> Result<Response<v1::AttachReply>, Status> {
         self.delay().await;
-        let v1::AttachRequest { layer, target } = request.into_inner();
+        let v1::AttachRequest { layer, target, start } = request.into_inner();
         self.attach_now(layer.unwrap_or_default().id, target)?;
+        self.lock().started.insert(start);
         Ok(Response::new(v1::AttachReply {}))
     }
 

@@ -79,7 +79,11 @@ async fn a_new_laminad_is_asked_again_and_an_absent_one_is_not_needed_for_what_i
     node.stop_daemon();
     assert_eq!(code(node.prepare("e", &one, &[]).await), Fine);
     node.fake.unmount_all();
-    assert_eq!(code(node.prepare("f", &one, &[]).await), Unavailable);
+    let failed = node.prepare("f", &one, &[]).await.unwrap_err();
+    assert_eq!(failed.code(), Unavailable, "{failed}");
+    // All that ctr and the kubelet's events show.
+    let said = failed.message();
+    assert!(said.contains("no laminad answers at /") && said.contains("systemctl start laminad"), "{said}");
 }
 
 #[tokio::test]

@@ -27,6 +27,7 @@ async fn an_image_in_the_store_is_recorded_at_once_and_mounted_when_a_container_
     assert_eq!(node.read(&mount, "top").as_deref(), Some("b"));
     assert_eq!(node.read(&mount, "a").as_deref(), Some("a"));
     assert_eq!(node.fake.lock().attached.len(), 2);
+    assert_eq!(node.fake.lock().started.len(), 1, "both for one start");
     node.prepare("d", &two, &[]).await.unwrap();
     assert_eq!(node.fake.lock().attached.len(), 2, "what is mounted is shared");
     let view = node.view("v", &one).await.unwrap();

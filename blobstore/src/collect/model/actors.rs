@@ -1,9 +1,9 @@
 //! Who takes part: converters, nodes, collectors, administrators. They use what the programs use.
 
-use super::super::lease::Lease;
+use super::super::Error;
+use super::super::lease::{Lease, Terms};
 use super::super::publish::Held;
 use super::super::run::{Options, collect};
-use super::super::{Error, WRITER_TTL};
 use super::world::Hands;
 use crate::layer::LayerId;
 use crate::refs::{
@@ -89,7 +89,7 @@ pub(super) async fn converts_until(hands: Hands, who: &str, image: Image, reques
 /// A converter that finds out what of the image is there already, makes the rest, and publishes it all.
 pub(super) async fn converts(hands: Hands, who: &str, image: Image) {
     let (store, clock) = (Arc::new(hands.clone()), Arc::new(hands.clone()));
-    let lease = Lease::new(store, clock, who, "work", WRITER_TTL, true);
+    let lease = Lease::new(store, clock, &format!("{who}/work"), Terms::WRITER);
     let done = converts_with(&hands, &lease, &image).await;
     match done {
         // It was stopped for longer than its lease: it names nothing then.
@@ -146,7 +146,7 @@ async fn converts_with(hands: &Hands, lease: &Lease, image: &Image) -> Result<()
 /// A converter of a directory: one layer, and a tag for it.
 pub(super) async fn tags(hands: Hands, who: &str, n: u8) {
     let (store, clock) = (Arc::new(hands.clone()), Arc::new(hands.clone()));
-    let lease = Lease::new(store, clock, who, "work", WRITER_TTL, true);
+    let lease = Lease::new(store, clock, &format!("{who}/work"), Terms::WRITER);
     match tags_with(&hands, &lease, n).await {
         Err(Error::Expired { .. }) => {}
         done => done.unwrap(),
@@ -210,7 +210,7 @@ pub(super) async fn uses(hands: Hands, image: Image, by: By) {
     }
     let keys: Vec<String> = layers.iter().map(|entry| layer_key(&entry.layer)).collect();
     let (store, clock) = (Arc::new(hands.clone()), Arc::new(hands.clone()));
-    let lease = Lease::new(store, clock, "node", "layers", NODE_TTL, false);
+    let lease = Lease::new(store, clock, "node/layers", Terms { ttl: NODE_TTL, writer: false });
     if !keys.is_empty() {
         lease.replace(keys.clone()).await.unwrap();
     }

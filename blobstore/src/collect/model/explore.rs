@@ -115,6 +115,10 @@ impl Played {
         if still && self.jumps < scene.jumps.len() {
             moves.push(Move::Jump);
         }
+        // Who watches another that is no more goes on when it has watched for long enough.
+        if moves.is_empty() && still && watched(&world, all.clone().filter(lives)).is_some() {
+            moves.push(Move::Wake);
+        }
         if self.killed.is_none() {
             moves.extend(scene.mortal.iter().copied().filter(|actor| lives(actor)).map(Move::Kill));
         }
@@ -132,7 +136,8 @@ impl Played {
             Move::Wake => {
                 let lives: Vec<usize> = (0..self.actors.len()).filter(|actor| self.actors[*actor].is_some()).collect();
                 let mut world = self.world.lock();
-                if let Some(at) = wakes(&world, lives.into_iter()) {
+                let at = wakes(&world, lives.iter().copied()).or_else(|| watched(&world, lives.iter().copied()));
+                if let Some(at) = at {
                     world.clock = at;
                 }
             }
@@ -161,6 +166,15 @@ impl Played {
 fn wakes(world: &Inner, actors: impl Iterator<Item = usize>) -> Option<Duration> {
     let times = actors.filter_map(|actor| match world.actors[actor].wish {
         Some(Wish::Time(at)) if at > world.clock => Some(at),
+        _ => None,
+    });
+    times.min()
+}
+
+/// The next moment at which somebody has watched the collectors' words for long enough.
+fn watched(world: &Inner, actors: impl Iterator<Item = usize>) -> Option<Duration> {
+    let times = actors.filter_map(|actor| match world.actors[actor].wish {
+        Some(Wish::Sweeps(_, at)) if at > world.clock => Some(at),
         _ => None,
     });
     times.min()

@@ -1,7 +1,7 @@
 //! Collectors, converters, nodes and administrators beside each other, in every order of their requests to the store.
 //!
 //! In each state: everything that a name reaches is there, and everything that a node or a converter relies on. At each end,
-//! when leases have ended and a collector has run twice more: what nothing needs is gone.
+//! when leases have ended, all clocks are right again and a collector has run some times more: what nothing needs is gone.
 
 mod actors;
 mod explore;
@@ -94,7 +94,9 @@ fn nothing_needed_is_missing(world: &World) {
 /// In the end only what a name reaches is left, and all of it.
 fn in_the_end_the_rest_goes(world: &World) {
     nothing_needed_is_missing(world);
-    for round in 0..2 {
+    world.lock().skews = Default::default();
+    // It doubts leases, believes that they have ended, marks what they held, and deletes that.
+    for round in 0..4 {
         world.lock().clock += NODE_TTL + GRACE;
         alone(world, collect_once(&world.hands(0), &format!("last-{round}"))).unwrap();
     }
@@ -107,6 +109,11 @@ fn in_the_end_the_rest_goes(world: &World) {
 /// A store to which images were converted, some of whose names were removed again; a collector has found what nothing needs
 /// then, a whole grace ago.
 fn after(images: &[Image], removed: &[Image]) -> Setting {
+    after_collector_of(0, images, removed)
+}
+
+/// The same, with a collector whose clock is wrong by so many seconds.
+fn after_collector_of(skew: i64, images: &[Image], removed: &[Image]) -> Setting {
     let world = World::empty();
     let hands = world.hands(0);
     for image in images {
@@ -115,6 +122,7 @@ fn after(images: &[Image], removed: &[Image]) -> Setting {
     for image in removed {
         alone(&world, removes(hands.clone(), image.clone()));
     }
+    world.skew(0, skew);
     alone(&world, collect_once(&hands, "setting")).unwrap();
     world.lock().clock += GRACE;
     world.setting()
@@ -283,4 +291,46 @@ fn a_converter_that_is_told_to_end_at_any_moment_holds_nothing_any_more_and_what
 fn a_collector_and_a_converter_that_were_stopped_for_long_do_no_harm() {
     let jumps = [sweep::DEAD, super::WRITER_TTL + GRACE];
     play_with("stopped for long", after(&[one(1)], &[one(1)]), both, &jumps, &[]);
+}
+
+const HOUR: i64 = 3600;
+/// More than any lease here lasts.
+const LONG: i64 = 30 * 24 * HOUR;
+
+#[test]
+fn a_collector_whose_clock_is_wrong_deletes_nothing_that_is_used_and_leaves_nothing() {
+    for skew in [-HOUR, LONG] {
+        let setting = after_collector_of(skew, &[one(1)], &[one(1)]);
+        play(&format!("a collector's clock, {skew} s"), setting, move |world| {
+            world.skew(0, skew);
+            both(world)
+        });
+    }
+}
+
+#[test]
+fn a_killed_collector_whose_clock_was_wrong_holds_nobody_up_for_ever() {
+    let parts = |world: &World| {
+        world.skew(0, LONG);
+        both(world)
+    };
+    play_with("a killed collector's clock", after_collector_of(LONG, &[one(1)], &[one(1)]), parts, &[], &[0]);
+}
+
+#[test]
+fn what_a_node_with_a_wrong_clock_uses_stays() {
+    for skew in [-LONG, LONG] {
+        play(&format!("a node's clock, {skew} s"), after(&[one(1)], &[one(1)]), move |world| {
+            world.skew(1, skew);
+            vec![Box::pin(collects(world.hands(0), "gc", 2)), Box::pin(uses(world.hands(1), one(1), By::Chain))]
+        });
+    }
+}
+
+#[test]
+fn a_converter_with_a_wrong_clock_gets_a_layer_that_stays() {
+    play("a converter's clock", after(&[one(1)], &[one(1)]), |world| {
+        world.skew(1, -LONG);
+        both(world)
+    });
 }

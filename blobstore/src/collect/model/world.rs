@@ -13,7 +13,7 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, SystemTime};
 
 /// Seconds since 1970 when the model's clock stands at zero.
-const BEGIN: u64 = 1_000_000;
+const BEGIN: u64 = 100_000_000;
 
 /// What an actor is about to do, or waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -48,6 +48,8 @@ pub(super) struct Inner {
     pub(super) objects: BTreeMap<String, Object>,
     pub(super) clock: Duration,
     pub(super) actors: Vec<Actor>,
+    /// By how many seconds each actor's clock is wrong, which dates what it writes.
+    pub(super) skews: [i64; ACTORS],
     /// Nobody waits for a turn; sleeping moves the clock.
     pub(super) free: bool,
     /// The last operation can have broken something.
@@ -74,7 +76,7 @@ pub(super) struct Setting {
 }
 
 /// How many actors there can be.
-const ACTORS: usize = 4;
+pub(super) const ACTORS: usize = 4;
 
 /// Shared by all.
 #[derive(Debug, Clone)]
@@ -100,6 +102,11 @@ impl World {
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Has an actor's clock be wrong by so many seconds.
+    pub(super) fn skew(&self, actor: usize, seconds: i64) {
+        self.lock().skews[actor] = seconds;
     }
 
     /// The store and the clock as this actor has them.
@@ -130,6 +137,13 @@ impl Inner {
         }
     }
 
+    /// What an actor's clock shows, from a time long ago.
+    fn dated(&self, actor: usize) -> Duration {
+        let right = Duration::from_secs(BEGIN) + self.clock;
+        let wrong = Duration::from_secs(self.skews[actor].unsigned_abs());
+        if self.skews[actor] < 0 { right.saturating_sub(wrong) } else { right + wrong }
+    }
+
     /// Everything that decides what can happen from here on.
     pub(super) fn state(&self) -> u64 {
         let mut hash = DefaultHasher::new();
@@ -152,7 +166,7 @@ impl Object {
     }
 
     fn stat(&self) -> Stat {
-        let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(BEGIN) + self.at;
+        let modified = SystemTime::UNIX_EPOCH + self.at;
         Stat { size: self.body.len() as u64, modified }
     }
 }
@@ -318,7 +332,7 @@ impl Store for Hands {
             if w.objects.contains_key(key) {
                 return Err(StoreError::AlreadyExists { store: "model:".to_owned(), key: key.to_owned() });
             }
-            let at = w.clock;
+            let at = w.dated(self.actor);
             w.objects.insert(key.to_owned(), Object::new(body, at));
             w.suspicious = true;
             Ok(())
@@ -328,7 +342,7 @@ impl Store for Hands {
 
     async fn put(&self, key: &str, body: Bytes) -> Result<()> {
         self.operate("put", key, |w| {
-            let at = w.clock;
+            let at = w.dated(self.actor);
             w.objects.insert(key.to_owned(), Object::new(body, at));
             w.suspicious = true;
             Ok(())
@@ -348,6 +362,10 @@ impl Store for Hands {
     async fn scan(&self, prefix: &str) -> Result<Vec<Listed>> {
         self.operate("scan", prefix, |w| {
             let found = w.objects.iter().filter(|(key, _)| key.starts_with(prefix));
+            // Who watches a collector knows when it was seen.
+            if found.clone().any(|(key, _)| key.starts_with("tombstones/sweeps/")) {
+                w.clock.hash(&mut w.actors[self.actor].history);
+            }
             Ok(found.map(|(key, object)| Listed { key: key.clone(), stat: object.stat() }).collect::<Vec<_>>())
         })
         .await

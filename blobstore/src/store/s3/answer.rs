@@ -3,9 +3,11 @@
 use crate::causes;
 use crate::store::StoreError;
 use crate::store::client::{STALL, TOLD};
+use crate::store::connections::Connections;
 use crate::store::refusal::{Refusal, TOLD_MAX, no_answer};
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
+use http::Method;
 use http_body_util::BodyExt;
 use object_store::Error;
 use object_store::client::{HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService};
@@ -16,7 +18,7 @@ use std::io;
 /// An HTTP client that tells every answer that is no success as a [`Refusal`], which is found again among the causes
 /// of what the S3 client makes of it.
 #[derive(Debug)]
-pub(super) struct Service(pub(super) reqwest::Client);
+pub(super) struct Service(pub(super) Connections);
 
 #[async_trait]
 impl HttpService for Service {
@@ -24,7 +26,12 @@ impl HttpService for Service {
         let to = request.uri().authority().map(ToString::to_string).unwrap_or_default();
         // A store's URL has the bucket, not the endpoint.
         let failed = |error: HttpError| HttpError::new(error.kind(), Unanswered(to, error));
-        let answer = HttpService::call(&self.0, request).await.map_err(failed)?;
+        let again = matches!(*request.method(), Method::GET | Method::HEAD);
+        let send = |client: reqwest::Client| {
+            let request = request.clone();
+            async move { HttpService::call(&client, request).await }
+        };
+        let answer = self.0.ask(again, send).await.map_err(failed)?;
         if answer.status().is_success() {
             return Ok(answer);
         }

@@ -1,7 +1,8 @@
 //! The S3 client's connections, by our HTTP client: for the bucket, and for where credentials come from.
 
 use super::answer::Service;
-use crate::store::client::{CONNECT, Wanted, client};
+use crate::store::client::{CONNECT, Wanted};
+use crate::store::connections::Connections;
 use crate::store::settings::Settings;
 use object_store::aws::AmazonS3Builder;
 use object_store::client::{HttpClient, HttpConnector};
@@ -49,9 +50,9 @@ impl HttpConnector for Connector {
         if let Some(client) = made.get(&(wanted.plain_http, wanted.connect)) {
             return Ok(client.clone());
         }
-        let client = client(&self.store, &self.settings, &wanted);
-        let client = client.map_err(|e| object_store::Error::Generic { store: "S3", source: Box::new(e) })?;
-        let client = HttpClient::new(Service(client));
+        let connections = Connections::new(&self.store, &self.settings, &wanted);
+        let connections = connections.map_err(|e| object_store::Error::Generic { store: "S3", source: Box::new(e) })?;
+        let client = HttpClient::new(Service(connections));
         made.insert((wanted.plain_http, wanted.connect), client.clone());
         Ok(client)
     }

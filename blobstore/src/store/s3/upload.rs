@@ -14,6 +14,7 @@ use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path as Location;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -85,15 +86,17 @@ async fn send(inner: &Arc<Inner>, key: &str, pending: &Pending, file: &Arc<Local
     let part = part_length(length);
     let count = length.div_ceil(part);
     let mut sent: Vec<Option<PartId>> = vec![None; count as usize];
+    let (location, id) = (pending.location.clone(), pending.id.clone());
+    let sending = Sending { inner: inner.clone(), key: key.to_owned(), location, id, file: file.clone() };
+    let sending = Arc::new(sending);
     // Dropped, and with it what is under way, when the caller goes away.
     let mut tasks = JoinSet::new();
     let mut next = 0;
     loop {
         while next < count && tasks.len() < IN_FLIGHT {
             let (at, end) = (next * part, length.min((next + 1) * part));
-            let (inner, key, file) = (inner.clone(), key.to_owned(), file.clone());
-            let (location, id, number) = (pending.location.clone(), pending.id.clone(), next as usize);
-            tasks.spawn(async move { send_part(&inner, &key, &location, &id, number, &file, at..end).await });
+            let (sending, number) = (sending.clone(), next as usize);
+            tasks.spawn(async move { sending.part(number, at..end).await });
             next += 1;
         }
         let Some(ended) = tasks.join_next().await else { break };
@@ -109,18 +112,23 @@ async fn send(inner: &Arc<Inner>, key: &str, pending: &Pending, file: &Arc<Local
     Ok(sent.into_iter().flatten().collect())
 }
 
-async fn send_part(
-    inner: &Inner,
-    key: &str,
-    location: &Location,
-    id: &String,
-    number: usize,
-    file: &Arc<Local>,
-    range: std::ops::Range<u64>,
-) -> Result<(usize, PartId)> {
-    let body = file.read(range.start, range.end - range.start).await?;
-    let put = || inner.asked(key, PART_TIME, || inner.plain.put_part(location, id, number, body.clone().into()));
-    Ok((number, tried(put).await?))
+/// An upload whose parts are sent.
+struct Sending {
+    inner: Arc<Inner>,
+    key: String,
+    location: Location,
+    id: String,
+    file: Arc<Local>,
+}
+
+impl Sending {
+    /// Sends a part; gives its number too.
+    async fn part(&self, number: usize, range: Range<u64>) -> Result<(usize, PartId)> {
+        let Self { inner, key, location, id, file } = self;
+        let body = file.read(range.start, range.end - range.start).await?;
+        let put = || inner.asked(key, PART_TIME, || inner.plain.put_part(location, id, number, body.clone().into()));
+        Ok((number, tried(put).await?))
+    }
 }
 
 /// Makes the parts an object, unless there is one.

@@ -37,7 +37,8 @@ fn as_json(s: &CacheStatReply) -> Value {
     json!({
         "dir": s.dir, "domain": s.domain, "bytes": s.bytes, "limit": s.limit, "reserve": s.reserve, "free": s.free,
         "chunks": s.chunks, "pinned_bytes": s.pinned_bytes, "pin_limit": s.pin_limit, "head_bytes": head_bytes(s),
-        "evicted_bytes": s.evicted_bytes, "carried_bytes": s.carried_bytes, "refused_chunks": s.refused_chunks,
+        "evicted_bytes": s.evicted_bytes, "let_go_bytes": s.let_go_bytes, "fetched_bytes": s.fetched_bytes,
+        "fetches": s.fetches, "carried_bytes": s.carried_bytes, "refused_chunks": s.refused_chunks,
         "failed_chunks": s.failed_chunks, "verify_failures": s.verify_failures,
         "read_bytes": {"memory": s.read_memory_bytes, "cache": s.read_cache_bytes, "store": s.read_store_bytes},
         "hit_ratio": hit_ratio(s), "loading": s.loading, "trouble": s.trouble, "layers": layers,
@@ -73,8 +74,12 @@ fn print(s: &CacheStatReply) {
     let [memory, cache, store] = [s.read_memory_bytes, s.read_cache_bytes, s.read_store_bytes].map(output::bytes);
     let hits = hit_ratio(s).map_or(String::new(), |ratio| format!("; {:.1} % without the store", 100.0 * ratio));
     output::line(format!("read      {memory} from memory, {cache} from the cache, {store} from the store{hits}"));
-    let (evicted, carried) = (output::bytes(s.evicted_bytes), output::bytes(s.carried_bytes));
-    output::line(format!("evicted   {evicted}; {carried} written again to stay"));
+    let fetched = output::bytes(s.fetched_bytes);
+    output::line(format!("fetched   {fetched} in {} requests, compressed, with what came ahead of reads", s.fetches));
+    let [evicted, let_go, carried] = [s.evicted_bytes, s.let_go_bytes, s.carried_bytes].map(output::bytes);
+    output::line(format!(
+        "evicted   {evicted} to make room, {let_go} by lamina cache evict; {carried} written again to stay"
+    ));
     output::line(format!(
         "failures  {} not cached for the disk's sake, {} for too many at once; {} with wrong bytes",
         output::count(s.failed_chunks, "chunk"),
