@@ -3,12 +3,13 @@
 //! Files lie in path order, but for those that are to come first; each from a block on, filled up with zeros. Equal contents
 //! share blocks. Files with holes store what [`erofs::Content::sparse`] says. First all of it is planned, so that a layer's
 //! metadata can be written; then the contents are read, in order. Equal trees and contents give equal chunks; memory is
-//! some hundred bytes a file, and one chunk.
+//! some fifty bytes a file, and one chunk.
 
 mod cut;
 mod files;
 mod first;
 mod hash;
+mod hashes;
 mod item;
 mod read;
 mod spool;
@@ -20,8 +21,12 @@ pub use spool::Spool;
 
 use crate::error::Result;
 use cut::Cutter;
-use erofs::{BLOCK, Kind, NodeId, Tree, Visit};
+use erofs::{BLOCK, NodeId, Tree, Visit};
 use read::DataReader;
+use std::num::NonZeroU32;
+
+/// Contents that have no place yet.
+const NOWHERE: u64 = u64::MAX;
 
 /// Where all contents go.
 #[derive(Debug)]
@@ -41,19 +46,20 @@ pub struct Plan {
 pub fn plan(tree: &mut Tree, files: &[(NodeId, u32)], spool: &Spool, target: u32, first: Option<&First>) -> Plan {
     let mut plan = Plan { blocks: 0, deduplicated: 0, order: Vec::new(), cuts: Vec::new() };
     let mut cutter = Cutter::new(target);
-    let mut starts = vec![None; spool.len()];
+    let mut starts = vec![NOWHERE; spool.len()];
     let mut numbers = vec![None; tree.len()];
-    files.iter().for_each(|(node, number)| numbers[node.index()] = Some(spool.first(*number)));
+    // Fits: there is no 2^32nd, whose number would have none behind it.
+    files.iter().for_each(|(node, number)| numbers[node.index()] = NonZeroU32::new(spool.first(*number) + 1));
     let mut place = |visit: Visit, full: bool| {
         // Each node once, under its first name.
         let Some(number) = numbers[visit.node.index()].take() else { return };
-        let item = spool.item(number);
+        let number = number.get() - 1;
         match starts[number as usize] {
-            Some(_) => plan.deduplicated += item.size(),
-            None => {
+            NOWHERE => {
                 cutter.set_full(full);
-                starts[number as usize] = Some(plan.place(number, item, &mut cutter, &visit.path));
+                starts[number as usize] = plan.place(number, spool, &mut cutter, &visit.path);
             }
+            _ => plan.deduplicated += spool.item(number).size(),
         }
     };
     if let Some(first) = first {
@@ -64,8 +70,8 @@ pub fn plan(tree: &mut Tree, files: &[(NodeId, u32)], spool: &Spool, target: u32
     tree.walk().for_each(|visit| place(visit, false));
     for (node, number) in files {
         let number = spool.first(*number);
-        if let Some(start) = starts[number as usize] {
-            tree.node_mut(*node).kind = Kind::File(spool.item(number).body.content(start));
+        if starts[number as usize] != NOWHERE {
+            tree.set_content(*node, spool.item(number).content(starts[number as usize]));
         }
     }
     plan.cuts = cutter.finish();
@@ -74,13 +80,13 @@ pub fn plan(tree: &mut Tree, files: &[(NodeId, u32)], spool: &Spool, target: u32
 
 impl Plan {
     /// Puts a file's contents at the end of the data space; the block where they start.
-    fn place(&mut self, number: u32, item: &Item, cutter: &mut Cutter, path: &[u8]) -> u64 {
-        let start = self.blocks;
-        if item.body.length() > 0 {
+    fn place(&mut self, number: u32, spool: &Spool, cutter: &mut Cutter, path: &[u8]) -> u64 {
+        let (start, item) = (self.blocks, spool.item(number));
+        if item.length() > 0 {
             let mut key = blake3::Hasher::new();
             key.update(&item.size().to_le_bytes()).update(path);
-            cutter.add(&item.body, item.zeros(), *key.finalize().as_bytes());
-            self.blocks += item.body.length() / BLOCK as u64;
+            cutter.add(item, spool.zeros(number), *key.finalize().as_bytes());
+            self.blocks += item.length() / BLOCK as u64;
             self.order.push(number);
         }
         start

@@ -20,20 +20,20 @@ struct Open<'a> {
     /// The first segment that may have bytes from `at` on.
     segment: usize,
     /// The hash that it has to have.
-    again: Option<(BodyHasher, &'a Hash)>,
+    again: Option<(BodyHasher, Hash)>,
 }
 
 /// Hash and long runs of zeros of a body, read through a buffer.
 pub(super) fn hash(spool: &Spool, item: &Item, buffer: &mut [u8]) -> Result<(Hash, Vec<(u64, u64)>)> {
     let mut hasher = BodyHasher::default();
     let mut open = Open::new(item, None);
-    while open.at < item.body.length() {
-        let count = usize::try_from(item.body.length() - open.at).unwrap_or(usize::MAX).min(buffer.len());
+    while open.at < item.length() {
+        let count = usize::try_from(item.length() - open.at).unwrap_or(usize::MAX).min(buffer.len());
         buffer[..count].fill(0);
         open.fill(spool, &mut buffer[..count])?;
         hasher.bytes(&buffer[..count]);
     }
-    Ok(item.body.finish(hasher))
+    Ok(item.finish(hasher))
 }
 
 impl<'a> DataReader<'a> {
@@ -47,15 +47,15 @@ impl<'a> DataReader<'a> {
         while !buffer.is_empty() {
             let Some(open) = &mut self.open else {
                 let next = self.order.next().ok_or_else(|| Error::failed("cutting chunks", "there is no more data"))?;
-                self.open = Some(Open::new(self.spool.item(*next), self.spool.to_check(*next)));
+                self.open = Some(Open::new(self.spool.item(*next), self.spool.to_check(*next)?));
                 continue;
             };
-            let left = open.item.body.length() - open.at;
+            let left = open.item.length() - open.at;
             let count = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
             let (now, later) = buffer.split_at_mut(count);
             open.fill(self.spool, now)?;
             buffer = later;
-            if open.at == open.item.body.length()
+            if open.at == open.item.length()
                 && let Some(done) = self.open.take()
             {
                 done.finish()?;
@@ -66,14 +66,13 @@ impl<'a> DataReader<'a> {
 }
 
 impl<'a> Open<'a> {
-    fn new(item: &'a Item, hash: Option<&'a Hash>) -> Self {
+    fn new(item: &'a Item, hash: Option<Hash>) -> Self {
         Self { item, at: 0, segment: 0, again: hash.map(|hash| (BodyHasher::default(), hash)) }
     }
 
     fn fill(&mut self, spool: &Spool, buffer: &mut [u8]) -> Result<()> {
         let end = self.at + buffer.len() as u64;
-        let segments = self.item.body.segments();
-        while let Some(segment) = segments.get(self.segment).filter(|segment| segment.to < end) {
+        while let Some(segment) = self.item.segment(self.segment).filter(|segment| segment.to < end) {
             let start = segment.to.max(self.at);
             let stop = (segment.to + segment.length).min(end);
             let to = (start - self.at) as usize..(stop - self.at) as usize;
@@ -91,7 +90,7 @@ impl<'a> Open<'a> {
     }
 
     fn finish(self) -> Result<()> {
-        match self.again.is_none_or(|(hasher, hash)| self.item.body.finish(hasher).0 == *hash) {
+        match self.again.is_none_or(|(hasher, hash)| self.item.finish(hasher).0 == hash) {
             true => Ok(()),
             false => Err(Error::failed("reading the source again", "it was changed while it was converted")),
         }

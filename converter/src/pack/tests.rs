@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::tar::{Extent, Shape};
-use erofs::{Attributes, Content, Node};
+use erofs::{Attributes, Content, Kind, Node};
 
 const T: usize = 64 << 10;
 
