@@ -130,7 +130,7 @@ fn finish(
     spool.complete()?;
     let (flags, sections) = properties(settled.root_opaque, &assumes)?;
     let Written { summary, deduplicated, metadata } =
-        write(settled.tree, settled.contents, flags, &sections, &spool, settings)?;
+        write(settled.tree, settled.contents, flags, &sections, spool, settings)?;
     let entry = StackEntry {
         layer: summary.id,
         head: summary.head_len,
@@ -268,13 +268,14 @@ fn write(
     files: Vec<(NodeId, u32)>,
     flags: Flags,
     sections: &[Section],
-    spool: &Spool,
+    mut spool: Spool,
     settings: &Settings,
 ) -> Result<Written> {
     let started = Instant::now();
     let failed = |e| Error::failed("writing the layer", e);
-    let plan = plan(&mut tree, &files, spool, settings.chunk_size.bytes(), settings.first.as_deref());
+    let plan = plan(&mut tree, &files, &spool, settings.chunk_size.bytes(), settings.first.as_deref())?;
     drop(files);
+    spool.forget_plain();
     let metadata = metadata::write(tree, plan.blocks, &settings.stage)?;
     let chunks = u32::try_from(plan.chunks()).map_err(|e| Error::failed("counting the chunks", e))?;
     let front = Front { metadata: &metadata, flags, sections, chunks };
@@ -282,7 +283,7 @@ fn write(
     let part = settings.stage.join(PART);
     let mut writer = Writer::new(&options, &front, create(&part)?).map_err(failed)?;
     tracing::debug!(chunks, ms = started.elapsed().as_millis(), "layer planned");
-    plan.read(spool, &mut |chunk| writer.push(chunk).map_err(failed))?;
+    plan.read(&spool, &mut |chunk| writer.push(chunk).map_err(failed))?;
     let summary = writer.finish().map_err(failed)?;
     tracing::debug!(bytes = summary.file_len, ms = started.elapsed().as_millis(), "layer written");
     let path = settings.stage.join(layer_key(&summary.id));

@@ -7,7 +7,7 @@
 //! from several places. So the work is in proportion to the length of the metadata, and what was accepted can be
 //! attached to a device ([`crate::attach_device`]) without being looked at again.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use crate::ReadError;
@@ -90,7 +90,7 @@ pub fn check<'a>(metadata: &'a [u8], expect: &Expect) -> Result<Checked<'a>, Che
     let mut checker = Checker {
         image,
         claims: Claims::new(metadata.len()),
-        names: vec![0; slots],
+        names: Names::new(slots),
         shared: HashSet::new(),
         chunked: false,
     };
@@ -149,7 +149,7 @@ struct Checker<'a> {
     image: Image<'a>,
     claims: Claims,
     /// By nid: names seen so far; of a directory, 1 for its own name and 1 for each subdirectory.
-    names: Vec<u32>,
+    names: Names,
     /// Offsets of the shared xattrs that were seen to be right.
     shared: HashSet<u64>,
     chunked: bool,
@@ -220,23 +220,23 @@ impl Checker<'_> {
         if inode.file_type.dirent() != file_type {
             return Err(refused(&inode, "its entry says another file type"));
         }
-        if self.names[nid as usize] == 0 {
+        if self.names.of(nid) == 0 {
             self.first_visit(&inode)?;
             if inode.file_type == FileType::Directory {
-                self.names[directory.nid as usize] += 1;
+                self.names.add(directory.nid);
                 waiting.push((inode, directory.nid));
             }
         } else if inode.file_type == FileType::Directory {
             return Err(refused(&inode, "a directory with two names"));
         } else {
-            self.names[nid as usize] += 1;
+            self.names.add(nid);
         }
         Ok(())
     }
 
     /// All that can be said about an inode alone.
     fn first_visit(&mut self, inode: &Inode) -> Result<(), CheckError> {
-        self.names[inode.nid as usize] = 1;
+        self.names.add(inode.nid);
         let (own, blocks) = self.image.extents(inode)?;
         let one_block = own.start / BLOCK_U64 == (own.end - 1) / BLOCK_U64;
         let header_end = own.start + ExtendedInode::SIZE as u64;
@@ -342,9 +342,9 @@ impl Checker<'_> {
     /// What can be said only when everything has been seen.
     fn totals(&self) -> Result<(), CheckError> {
         let mut inodes = 0;
-        for (nid, names) in self.names.iter().enumerate().filter(|(_, names)| **names > 0) {
+        for (nid, names) in self.names.iter() {
             inodes += 1;
-            let inode = self.image.inode(nid as u64)?;
+            let inode = self.image.inode(nid)?;
             if inode.nlink != names + u32::from(inode.file_type == FileType::Directory) {
                 return Err(refused(&inode, "number of links"));
             }
@@ -368,6 +368,40 @@ impl Checker<'_> {
 
 fn refused(inode: &Inode, what: &'static str) -> CheckError {
     CheckError::Inode { nid: inode.nid, what }
+}
+
+/// How many names each inode has, by its address: a byte, for nearly all have one.
+struct Names {
+    few: Vec<u8>,
+    /// Those for which a byte is too little.
+    many: HashMap<u64, u32>,
+}
+
+impl Names {
+    fn new(slots: usize) -> Self {
+        Names { few: vec![0; slots], many: HashMap::new() }
+    }
+
+    /// One more.
+    fn add(&mut self, nid: u64) {
+        match self.few[nid as usize] {
+            u8::MAX => *self.many.entry(nid).or_insert(u8::MAX.into()) += 1,
+            few => self.few[nid as usize] = few + 1,
+        }
+    }
+
+    fn of(&self, nid: u64) -> u32 {
+        match self.few[nid as usize] {
+            u8::MAX => self.many.get(&nid).copied().unwrap_or(u8::MAX.into()),
+            few => few.into(),
+        }
+    }
+
+    /// The inodes that have any.
+    fn iter(&self) -> impl Iterator<Item = (u64, u32)> {
+        let named = self.few.iter().enumerate().filter(|(_, few)| **few > 0);
+        named.map(|(nid, _)| (nid as u64, self.of(nid as u64)))
+    }
 }
 
 /// Which bytes belong to something, in units of 4; a bit for each.
@@ -426,6 +460,15 @@ impl Claims {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_counted_however_many_there_are() {
+        let mut names = Names::new(3);
+        (0..300).for_each(|_| names.add(1));
+        (0..255).for_each(|_| names.add(2));
+        assert_eq!([names.of(0), names.of(1), names.of(2)], [0, 300, 255]);
+        assert_eq!(names.iter().collect::<Vec<_>>(), [(1, 300), (2, 255)]);
+    }
 
     #[test]
     fn bytes_are_claimed_once() {

@@ -108,7 +108,7 @@ fn convert(tar: &[u8]) -> Result<()> {
     }
     spool.complete()?;
     let mut data = 0;
-    let plan = plan(&mut settled.tree, &files, &spool, 256 << 10, None);
+    let plan = plan(&mut settled.tree, &files, &spool, 256 << 10, None).expect("a plan");
     plan.read(&spool, &mut |chunk: Vec<u8>| {
         assert!(!chunk.is_empty() && chunk.len().is_multiple_of(BLOCK) && chunk.len() <= 8 << 20);
         data += chunk.len();

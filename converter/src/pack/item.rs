@@ -59,6 +59,7 @@ impl Place {
 
 /// One file's contents: what of it stands in the data space, and what is in no segment is zero. A layer can have millions
 /// of them.
+#[derive(Clone)]
 pub struct Item {
     /// Bytes of the file, holes included.
     size: u64,
@@ -67,7 +68,7 @@ pub struct Item {
 }
 
 /// What of a file with holes stands in the data space.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Sparse {
     layout: SparseLayout,
     segments: Vec<Segment>,
@@ -93,6 +94,24 @@ impl Item {
         }
         let segments = segments(map, &layout, at);
         Self { sparse: Some(Box::new(Sparse { layout, segments })), ..plain }
+    }
+
+    /// Bytes of [`Item::to_bytes`].
+    pub(super) const BYTES: usize = 16;
+
+    /// All but what a file with holes has besides.
+    pub(super) fn to_bytes(&self) -> [u8; Self::BYTES] {
+        (u128::from(self.size) << 64 | u128::from(self.place.0)).to_le_bytes()
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
+        let both = u128::from_le_bytes(*bytes);
+        Self { size: (both >> 64) as u64, place: Place(both as u64), sparse: None }
+    }
+
+    /// Whether it has holes that are not stored.
+    pub(super) fn is_sparse(&self) -> bool {
+        self.sparse.is_some()
     }
 
     /// Where its bytes are.

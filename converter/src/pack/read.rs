@@ -2,20 +2,22 @@
 
 use super::hash::{BodyHasher, Hash};
 use super::item::Item;
+use super::list::{List, Reader};
 use super::spool::Spool;
 use crate::error::{Error, Result};
+use std::borrow::Cow;
 
 /// Reads bodies one behind the other. What comes from a source that can have been changed is hashed again: it has to be what
 /// it was.
 pub(super) struct DataReader<'a> {
     spool: &'a Spool,
-    order: std::slice::Iter<'a, u32>,
+    list: Reader<'a>,
     open: Option<Open<'a>>,
 }
 
 /// A body of which some was read.
 struct Open<'a> {
-    item: &'a Item,
+    item: Cow<'a, Item>,
     at: u64,
     /// The first segment that may have bytes from `at` on.
     segment: usize,
@@ -26,7 +28,7 @@ struct Open<'a> {
 /// Hash and long runs of zeros of a body, read through a buffer.
 pub(super) fn hash(spool: &Spool, item: &Item, buffer: &mut [u8]) -> Result<(Hash, Vec<(u64, u64)>)> {
     let mut hasher = BodyHasher::default();
-    let mut open = Open::new(item, None);
+    let mut open = Open::new(Cow::Borrowed(item), None);
     while open.at < item.length() {
         let count = usize::try_from(item.length() - open.at).unwrap_or(usize::MAX).min(buffer.len());
         buffer[..count].fill(0);
@@ -37,17 +39,20 @@ pub(super) fn hash(spool: &Spool, item: &Item, buffer: &mut [u8]) -> Result<(Has
 }
 
 impl<'a> DataReader<'a> {
-    /// Of the items with these numbers.
-    pub(super) fn new(spool: &'a Spool, order: &'a [u32]) -> Self {
-        Self { spool, order: order.iter(), open: None }
+    /// Of the contents on the list.
+    pub(super) fn new(spool: &'a Spool, list: &'a List) -> Result<Self> {
+        Ok(Self { spool, list: list.read()?, open: None })
     }
 
     /// Fills a buffer of zeros with the next bytes of the data space.
     pub(super) fn fill(&mut self, mut buffer: &mut [u8]) -> Result<()> {
         while !buffer.is_empty() {
             let Some(open) = &mut self.open else {
-                let next = self.order.next().ok_or_else(|| Error::failed("cutting chunks", "there is no more data"))?;
-                self.open = Some(Open::new(self.spool.item(*next), self.spool.to_check(*next)?));
+                let next = self.list.next()?;
+                let (number, item) = next.ok_or_else(|| Error::failed("cutting chunks", "there is no more data"))?;
+                let hash = self.spool.to_check(number, &item)?;
+                let item = self.spool.sparse(number).map_or(Cow::Owned(item), Cow::Borrowed);
+                self.open = Some(Open::new(item, hash));
                 continue;
             };
             let left = open.item.length() - open.at;
@@ -66,7 +71,7 @@ impl<'a> DataReader<'a> {
 }
 
 impl<'a> Open<'a> {
-    fn new(item: &'a Item, hash: Option<Hash>) -> Self {
+    fn new(item: Cow<'a, Item>, hash: Option<Hash>) -> Self {
         Self { item, at: 0, segment: 0, again: hash.map(|hash| (BodyHasher::default(), hash)) }
     }
 
@@ -76,7 +81,7 @@ impl<'a> Open<'a> {
             let start = segment.to.max(self.at);
             let stop = (segment.to + segment.length).min(end);
             let to = (start - self.at) as usize..(stop - self.at) as usize;
-            spool.read(self.item, &mut buffer[to], segment.at + (start - segment.to))?;
+            spool.read(&self.item, &mut buffer[to], segment.at + (start - segment.to))?;
             if stop < segment.to + segment.length {
                 break;
             }

@@ -36,6 +36,8 @@ pub struct Spool {
     /// Where the input can be read again.
     source: Source,
     items: Vec<Item>,
+    /// Those with holes, when the others are forgotten.
+    sparse: HashMap<u32, Item>,
     /// Long runs of zero blocks in the bodies that have any: start and length in bytes.
     runs: HashMap<u32, Box<[(u64, u64)]>>,
     /// The hash of each, where they are hashed when they pass, and have to be checked later.
@@ -72,6 +74,7 @@ impl Spool {
             zeros: 0,
             source: Source::Spooled,
             items: Vec::new(),
+            sparse: HashMap::new(),
             runs: HashMap::new(),
             hashes: Some(Equal::new(directory)),
             same: Vec::new(),
@@ -278,6 +281,24 @@ impl Spool {
         &self.items[number as usize]
     }
 
+    /// Forgets what only a plan needs, once there is one: most of what is known of contents.
+    pub fn forget_plain(&mut self) {
+        let all = std::mem::take(&mut self.items).into_iter().zip(0..);
+        self.sparse = all.filter(|(item, _)| item.is_sparse()).map(|(item, number)| (number, item)).collect();
+        self.same = Vec::new();
+        self.runs = HashMap::new();
+    }
+
+    /// A file's contents by its number, where it has holes.
+    pub(super) fn sparse(&self, number: u32) -> Option<&Item> {
+        self.items.get(number as usize).or_else(|| self.sparse.get(&number)).filter(|item| item.is_sparse())
+    }
+
+    /// Where temporary files go.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// The number of the first contents that are equal to these.
     pub(super) fn first(&self, number: u32) -> u32 {
         self.same.get(number as usize).copied().unwrap_or(number)
@@ -289,9 +310,9 @@ impl Spool {
     }
 
     /// The hash that contents must have when they are read again, where that is not sure.
-    pub(super) fn to_check(&self, number: u32) -> Result<Option<Hash>> {
+    pub(super) fn to_check(&self, number: u32, item: &Item) -> Result<Option<Hash>> {
         match &self.hashes {
-            Some(hashes) if self.item(number).from() != From::Spool => hashes.get(number),
+            Some(hashes) if item.from() != From::Spool => hashes.get(number),
             _ => Ok(None),
         }
     }
