@@ -1,4 +1,5 @@
-//! Cold reads of a directory store: direct, as on a 3FS mount, against ordinary ones through the page cache.
+//! Cold reads of a directory store: direct, as on a 3FS mount, against ordinary ones through the page cache, and against
+//! what io_uring would give in their place.
 //!
 //! One file of noise on the disk that holds the clone. Two tasks: its chunks (256 KiB, in an order without order, 16 requests at
 //! once) and all of it in requests of 8 MiB, one after the other. The baseline is plain pread by one thread, in the same
@@ -8,9 +9,11 @@
 
 use benches::{Report, Row, target, tiny};
 use blobstore::store::{FileStore, Settings, Store, ThreeFsStore};
-use std::fs::{self, File};
+use io_uring::{IoUring, opcode, types};
+use std::fs::{self, File, OpenOptions};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -54,6 +57,42 @@ fn pread(path: &Path, task: &Task) {
     }
 }
 
+/// Direct reads by one thread that asks io_uring: so many ranges at once as the others, each in pieces and into new memory, as a
+/// 3FS store does it.
+#[allow(unsafe_code)]
+fn uring(path: &Path, task: &Task) {
+    const BLOCK: usize = 4096;
+    const PIECE: usize = 2 << 20;
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).unwrap();
+    let length = (task.ranges[0].end - task.ranges[0].start) as usize;
+    let mut ring = IoUring::new((task.at_once * length.div_ceil(PIECE)) as u32).unwrap();
+    // Of each range under way its memory, and how many pieces have not come.
+    let mut slots: Vec<(Vec<u8>, usize)> = vec![(Vec::new(), 0); task.at_once];
+    let mut ranges = task.ranges.iter();
+    loop {
+        let free = slots.iter_mut().enumerate().filter(|(_, (_, missing))| *missing == 0);
+        for ((slot, (memory, missing)), range) in free.zip(&mut ranges) {
+            *memory = vec![0; length + BLOCK];
+            let first = memory.as_ptr().align_offset(BLOCK);
+            for (n, piece) in memory[first..first + length].chunks_mut(PIECE).enumerate() {
+                let read = opcode::Read::new(types::Fd(file.as_raw_fd()), piece.as_mut_ptr(), piece.len() as u32);
+                let read = read.offset(range.start + (n * PIECE) as u64).build().user_data(slot as u64);
+                // SAFETY: the slot keeps its memory until all of its pieces have come, and the file stays open.
+                unsafe { ring.submission().push(&read).unwrap() };
+                *missing += 1;
+            }
+        }
+        if slots.iter().all(|(_, missing)| *missing == 0) {
+            return;
+        }
+        ring.submit_and_wait(1).unwrap();
+        for completion in ring.completion() {
+            assert_eq!(completion.result() as usize, length.min(PIECE));
+            slots[completion.user_data() as usize].1 -= 1;
+        }
+    }
+}
+
 async fn through(store: Arc<dyn Store>, task: &Task) {
     let mut under_way = JoinSet::new();
     for range in task.ranges.iter().cloned() {
@@ -82,7 +121,11 @@ fn main() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let mut report = Report::new("direct_reads", BASELINE);
     for task in tasks(length as u64) {
-        let names = [BASELINE, "file://", "3fs://"];
+        let mut names = vec![BASELINE, "file://", "3fs://"];
+        match IoUring::new(1) {
+            Ok(_) => names.push("io_uring, direct"),
+            Err(error) => println!("SKIPPED: io_uring: {error}"),
+        }
         let mut seconds = vec![Vec::new(); names.len()];
         for _ in 0..if tiny() { 1 } else { ROUNDS } {
             for (n, seconds) in seconds.iter_mut().enumerate() {
@@ -91,10 +134,11 @@ fn main() {
                 match n {
                     0 => pread(&dir.path().join(NAME), &task),
                     1 => runtime.block_on(through(Arc::new(FileStore::new(dir.path())), &task)),
-                    _ => {
+                    2 => {
                         let store = ThreeFsStore::new(dir.path(), &Settings::default()).unwrap();
                         runtime.block_on(through(Arc::new(store), &task));
                     }
+                    _ => uring(&dir.path().join(NAME), &task),
                 }
                 seconds.push(begun.elapsed().as_secs_f64());
             }

@@ -60,9 +60,10 @@ impl Report {
         }
     }
 
-    /// Median of the ratios to the baseline, round by round.
+    /// Median of the ratios to the baseline, round by round; where a task has none, to its first row.
     pub fn ratio(&self, row: &Row) -> f64 {
-        let base = self.rows.iter().find(|r| r.task == row.task && r.name == self.baseline);
+        let mut task = self.rows.iter().filter(|r| r.task == row.task);
+        let base = task.clone().find(|r| r.name == self.baseline).or_else(|| task.next());
         let pairs = base.into_iter().flat_map(|b| row.seconds.iter().zip(&b.seconds));
         median(&pairs.map(|(a, b)| a / b).collect::<Vec<_>>())
     }
@@ -127,6 +128,8 @@ mod tests {
         };
         let mut report = Report::new("x", "base");
         report.rows = vec![row("base", &[1.0, 10.0, 2.0]), row("other", &[2.0, 30.0, 2.0])];
+        assert_eq!(report.ratio(&report.rows[1]), 2.0);
+        report.baseline = "none".into();
         assert_eq!(report.ratio(&report.rows[1]), 2.0);
         assert_eq!(median(&[4.0, 1.0]), 2.5);
         assert!(report.svg().contains("other"));

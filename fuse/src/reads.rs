@@ -9,6 +9,7 @@ use crate::{Error, Kind, head};
 use blobstore::fetch::{Fetcher, Layer, OnOutage, OpenHead};
 use blobstore::meter::Source;
 use blobstore::refs::StackEntry;
+use bytes::Bytes;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -54,14 +55,15 @@ impl Reads {
     }
 
     /// The bytes at `offset`, if no store is needed for them. Must be called within the runtime's context.
-    pub(crate) fn read_now(&self, node: u64, offset: u64, size: u32) -> Option<io::Result<Vec<u8>>> {
+    pub(crate) fn read_now(&self, node: u64, offset: u64, size: u32) -> Option<io::Result<Bytes>> {
         let (layer, start) = (self.table.layer(node)?, Instant::now());
-        let (mut data, mut farthest) = (Vec::with_capacity(size as usize), Source::Memory);
+        let (mut parts, mut farthest) = (Vec::new(), Source::Memory);
         for piece in pieces(&layer, offset, size) {
             let (chunk, source) = self.fetcher.cached_from(&layer, piece.chunk)?;
-            data.extend_from_slice(&chunk[piece.within]);
+            parts.push(chunk.slice(piece.within));
             farthest = farthest.max(source);
         }
+        let data = joined(parts);
         self.fetcher.was_read(&layer, bytes(&layer, offset, size), Some(farthest), start);
         self.fetcher.fetch_ahead(&layer, &self.noticed(&layer, offset, size));
         self.meters.device_read(data.len());
@@ -69,7 +71,7 @@ impl Reads {
     }
 
     /// The bytes at `offset`, whatever it takes, within the fetcher's deadline.
-    pub(crate) async fn read(&self, node: u64, offset: u64, size: u32) -> io::Result<Vec<u8>> {
+    pub(crate) async fn read(&self, node: u64, offset: u64, size: u32) -> io::Result<Bytes> {
         let start = Instant::now();
         let eio = || io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error());
         let layer = self.layer(node).await.map_err(|error| {
@@ -84,10 +86,7 @@ impl Reads {
         self.fetcher.was_read(&layer, bytes(&layer, offset, size), source, start);
         // The fetcher has logged why.
         let (chunks, _) = chunks.map_err(|_| eio())?;
-        let mut data = Vec::with_capacity(size as usize);
-        for (piece, chunk) in pieces.into_iter().zip(&chunks) {
-            data.extend_from_slice(&chunk[piece.within]);
-        }
+        let data = joined(pieces.into_iter().zip(chunks).map(|(piece, chunk)| chunk.slice(piece.within)).collect());
         self.meters.device_read(data.len());
         self.meters.read_waited(start.elapsed());
         Ok(data)
@@ -127,6 +126,14 @@ impl Reads {
 fn bytes(layer: &Layer, offset: u64, size: u32) -> Range<u64> {
     let end = layer.index.data_len().min(offset.saturating_add(u64::from(size)));
     offset..end.max(offset)
+}
+
+/// The parts of a read as one; nothing is copied where there is only one, as for most.
+fn joined(parts: Vec<Bytes>) -> Bytes {
+    match <[Bytes; 1]>::try_from(parts) {
+        Ok([only]) => only,
+        Err(parts) => parts.concat().into(),
+    }
 }
 
 /// A part of a read: which chunk, and which bytes of it.

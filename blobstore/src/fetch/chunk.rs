@@ -15,6 +15,7 @@ use super::watch::Cause;
 use super::{Brought, Fetched, Fetcher, Layer, OnOutage};
 use crate::layer::Located;
 use crate::meter::Source;
+use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -36,14 +37,14 @@ enum Waiting {
 impl Fetcher {
     /// A chunk's content, from wherever it is. Must be called within a tokio runtime. Answers within the deadline, or,
     /// where outages are waited for, when the store does.
-    pub async fn get(&self, layer: &Layer, chunk: u32) -> Result<Arc<[u8]>, FetchError> {
+    pub async fn get(&self, layer: &Layer, chunk: u32) -> Result<Bytes, FetchError> {
         let mut all = self.get_all(layer, &[chunk], &[]).await?;
         all.pop().ok_or_else(|| self.no_such(&self.task(layer, chunk)))
     }
 
     /// As [`Fetcher::get`], of all chunks that one read needs, in their order. What is to be fetched `ahead` (see
     /// [`Fetcher::noticed`]) is asked for together with them, and not waited for.
-    pub async fn get_all(&self, layer: &Layer, chunks: &[u32], ahead: &[u32]) -> Result<Vec<Arc<[u8]>>, FetchError> {
+    pub async fn get_all(&self, layer: &Layer, chunks: &[u32], ahead: &[u32]) -> Result<Vec<Bytes>, FetchError> {
         self.get_all_from(layer, chunks, ahead).await.map(|(all, _)| all)
     }
 
@@ -53,7 +54,7 @@ impl Fetcher {
         layer: &Layer,
         chunks: &[u32],
         ahead: &[u32],
-    ) -> Result<(Vec<Arc<[u8]>>, Source), FetchError> {
+    ) -> Result<(Vec<Bytes>, Source), FetchError> {
         let mut asks = Vec::new();
         let mut waits = Vec::with_capacity(chunks.len());
         for chunk in chunks {
@@ -166,7 +167,7 @@ impl Fetcher {
     }
 
     /// What a reader gets: decompressed where it came for nobody.
-    async fn content(&self, located: Located, task: Task, brought: Brought) -> Result<Arc<[u8]>, FetchError> {
+    async fn content(&self, located: Located, task: Task, brought: Brought) -> Result<Bytes, FetchError> {
         let stored = match brought {
             Brought::Content(content) => return Ok(content),
             Brought::Stored(stored) => stored,

@@ -1,8 +1,9 @@
 //! Decoded chunks in memory, least recently used first out, within a budget of bytes.
 
 use crate::layer::ChunkEntry;
+use bytes::Bytes;
 use lru::LruCache;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A chunk by all that its index entry says of it: two layers whose entries differ never share content.
 pub(super) type Key = [u8; crate::layer::format::ENTRY];
@@ -27,7 +28,7 @@ struct Inner {
 
 #[derive(Debug)]
 struct Kept {
-    content: Arc<[u8]>,
+    content: Bytes,
     unread: bool,
 }
 
@@ -38,7 +39,7 @@ impl Decoded {
     }
 
     /// A chunk for a reader, and whether it is the first to read what was fetched ahead.
-    pub(super) fn get(&self, key: &Key) -> Option<(Arc<[u8]>, bool)> {
+    pub(super) fn get(&self, key: &Key) -> Option<(Bytes, bool)> {
         let mut inner = self.lock();
         let kept = inner.chunks.get_mut(key)?;
         let (content, first) = (kept.content.clone(), std::mem::take(&mut kept.unread));
@@ -52,7 +53,7 @@ impl Decoded {
     }
 
     /// Keeps a chunk, which nobody has read yet where `unread`; one larger than the budget is not kept.
-    pub(super) fn put(&self, key: Key, content: Arc<[u8]>, unread: bool) {
+    pub(super) fn put(&self, key: Key, content: Bytes, unread: bool) {
         if content.len() > self.budget {
             return;
         }
@@ -101,7 +102,7 @@ mod tests {
     #[test]
     fn the_budget_holds_and_the_least_recently_used_goes() {
         let decoded = Decoded::new(10);
-        let chunk = |n| Arc::<[u8]>::from(vec![n; 4]);
+        let chunk = |n| Bytes::from(vec![n; 4]);
         decoded.put(numbered(1), chunk(1), false);
         decoded.put(numbered(2), chunk(2), false);
         decoded.put(numbered(2), chunk(2), false);
@@ -109,7 +110,7 @@ mod tests {
         assert!(decoded.get(&numbered(1)).is_some());
         decoded.put(numbered(3), chunk(3), false);
         assert!(decoded.get(&numbered(2)).is_none() && decoded.get(&numbered(1)).is_some());
-        decoded.put(numbered(4), Arc::from(vec![4; 11]), true);
+        decoded.put(numbered(4), Bytes::from(vec![4; 11]), true);
         assert!(decoded.get(&numbered(4)).is_none());
         assert_eq!(decoded.bytes(), 8);
     }
@@ -117,14 +118,14 @@ mod tests {
     #[test]
     fn what_was_fetched_ahead_has_half_of_it_until_it_is_read() {
         let decoded = Decoded::new(16);
-        decoded.put(numbered(1), Arc::from(vec![1; 6]), true);
+        decoded.put(numbered(1), Bytes::from(vec![1; 6]), true);
         assert_eq!(decoded.room_ahead(), 2);
         assert_eq!(decoded.get(&numbered(1)).map(|(_, first)| first), Some(true));
         assert_eq!(decoded.get(&numbered(1)).map(|(_, first)| first), Some(false));
         assert_eq!(decoded.room_ahead(), 8);
-        decoded.put(numbered(2), Arc::from(vec![2; 9]), true);
+        decoded.put(numbered(2), Bytes::from(vec![2; 9]), true);
         assert_eq!(decoded.room_ahead(), 0);
-        decoded.put(numbered(3), Arc::from(vec![3; 16]), false);
+        decoded.put(numbered(3), Bytes::from(vec![3; 16]), false);
         assert_eq!((decoded.room_ahead(), decoded.bytes()), (8, 16));
     }
 }

@@ -12,12 +12,11 @@ use crate::cache::Chunks;
 use crate::layer::{ChunkEntry, LayerError, Located, check_stored, decode};
 use crate::meter::Source;
 use bytes::Bytes;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Inner {
     /// A chunk from memory, decompressed.
-    fn memory(&self, key: &Key) -> Option<Arc<[u8]>> {
+    fn memory(&self, key: &Key) -> Option<Bytes> {
         let (content, first) = self.decoded.get(key)?;
         if first {
             self.meter.prefetch_used();
@@ -26,7 +25,7 @@ impl Inner {
     }
 
     /// A chunk from memory, for a reader: decompressed by this thread where it is not.
-    fn in_memory(&self, entry: &ChunkEntry) -> Option<Arc<[u8]>> {
+    fn in_memory(&self, entry: &ChunkEntry) -> Option<Bytes> {
         let key = key(entry);
         if let Some(content) = self.memory(&key) {
             return Some(content);
@@ -48,8 +47,8 @@ impl Inner {
 
     /// Keeps a stored chunk decompressed, which nobody has read yet where `unread`. `None` when it is none: it was verified
     /// when it came, so that the layer says of it what is not so.
-    pub(super) fn keep_decoded(&self, entry: &ChunkEntry, stored: &[u8], unread: bool) -> Option<Arc<[u8]>> {
-        let content = decode(stored, entry).ok().map(Arc::<[u8]>::from)?;
+    pub(super) fn keep_decoded(&self, entry: &ChunkEntry, stored: &[u8], unread: bool) -> Option<Bytes> {
+        let content = decode(stored, entry).ok().map(Bytes::from)?;
         self.decoded.put(key(entry), content.clone(), unread);
         self.stored.remove(&key(entry));
         Some(content)
@@ -86,7 +85,7 @@ impl Inner {
         layer: &Layer,
         located: &Located,
         ask: impl FnOnce(&Chunks, &[u8; 32], u32) -> Option<Vec<u8>>,
-    ) -> Option<(Arc<[u8]>, Source)> {
+    ) -> Option<(Bytes, Source)> {
         let entry = &located.entry;
         if let Some(content) = self.in_memory(entry) {
             return Some((content, Source::Memory));
@@ -101,11 +100,11 @@ impl Inner {
         located: &Located,
         ask: impl FnOnce(&Chunks, &[u8; 32], u32) -> Option<Vec<u8>>,
         unread: bool,
-    ) -> Option<Arc<[u8]>> {
+    ) -> Option<Bytes> {
         let entry = &located.entry;
         let stored = ask(self.chunks.as_ref()?, &entry.hash, entry.stored_len)?;
         let content = self.right(layer, located, decode(&stored, entry))?;
-        let content = Arc::<[u8]>::from(content);
+        let content = Bytes::from(content);
         self.decoded.put(key(entry), content.clone(), unread);
         Some(content)
     }
@@ -180,6 +179,7 @@ mod tests {
     use crate::meter::Meter;
     use crate::store::FileStore;
     use std::os::unix::fs::FileExt;
+    use std::sync::Arc;
 
     const CHUNK: usize = 16 << 10;
 

@@ -170,7 +170,7 @@ pub struct Fetcher {
 #[derive(Debug, Clone)]
 enum Brought {
     /// Its content.
-    Content(Arc<[u8]>),
+    Content(Bytes),
     /// Verified, as it is stored: nobody waited for it.
     Stored(Bytes),
 }
@@ -250,12 +250,12 @@ impl Fetcher {
     /// A chunk's content, if it is known to be on this node: in memory, or in the cache (then read, verified and
     /// decompressed by this thread). `None` also for a chunk number that the layer does not have, and while the cache is
     /// being read after a start, for what has not been come to: [`Fetcher::get`] looks for that.
-    pub fn cached(&self, layer: &Layer, chunk: u32) -> Option<Arc<[u8]>> {
+    pub fn cached(&self, layer: &Layer, chunk: u32) -> Option<Bytes> {
         self.cached_from(layer, chunk).map(|(content, _)| content)
     }
 
     /// As [`Fetcher::cached`], and where it was.
-    pub fn cached_from(&self, layer: &Layer, chunk: u32) -> Option<(Arc<[u8]>, Source)> {
+    pub fn cached_from(&self, layer: &Layer, chunk: u32) -> Option<(Bytes, Source)> {
         let located = layer.index.chunk_at(chunk)?;
         let (content, source) = self.inner.local(layer, &located, Chunks::get_known)?;
         self.inner.meter.read(source, content.len());

@@ -26,7 +26,7 @@ const SOONEST: Duration = Duration::from_millis(5);
 pub(super) struct Piece {
     pub(super) stored: Bytes,
     /// `None` where nobody waited for it.
-    pub(super) content: Option<Arc<[u8]>>,
+    pub(super) content: Option<Bytes>,
     pub(super) share: Option<Share>,
 }
 

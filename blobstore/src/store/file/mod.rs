@@ -17,10 +17,10 @@ use bytes::Bytes;
 use descriptors::Descriptors;
 use futures_util::StreamExt;
 use futures_util::stream;
+use rustix::buffer::spare_capacity;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -131,8 +131,8 @@ impl Inner {
             return Err(StoreError::Answer { store: self.url.clone(), key: key.to_owned(), what });
         }
         // Fits: it is at most the length of a file whose bytes are about to be in memory.
-        let mut body = vec![0; (range.end - range.start) as usize];
-        file.read_exact_at(&mut body, range.start).map_err(|error| self.error(key, error))?;
+        let length = (range.end - range.start) as usize;
+        let body = read_exact_at(&file, range.start, length).map_err(|error| self.error(key, error))?;
         Ok(body.into())
     }
 
@@ -163,6 +163,22 @@ fn open_local(path: &Path) -> Result<File> {
 /// Whether there is no object, as far as deleting it is concerned.
 fn gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory)
+}
+
+/// So many bytes of a file, into memory that nobody filled with zeros before.
+fn read_exact_at(file: &File, mut at: u64, length: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(length);
+    while bytes.len() < length {
+        match rustix::io::pread(file, spare_capacity(&mut bytes), at) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => at += count as u64,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    // The allocator may have given room for more.
+    bytes.truncate(length);
+    Ok(bytes)
 }
 
 #[async_trait]
