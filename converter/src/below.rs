@@ -2,10 +2,10 @@
 
 use crate::error::{Error, Result};
 use crate::tree::{self, Merged};
-use blobstore::layer::{Flags, Head, Index, Located, decode, read_head};
+use blobstore::layer::{Flags, Head, Index, Located, decode, read_head, read_index};
 use blobstore::refs::{StackEntry, layer_key};
 use blobstore::store::Store;
-use erofs::{Expect, Tree, check, read_tree};
+use erofs::{Expect, Image, Tree, check, read_tree};
 use std::collections::HashSet;
 use std::sync::Arc;
 use tokio::runtime::Handle;
@@ -16,6 +16,8 @@ pub(crate) struct Below {
     pub(crate) merged: Merged,
     /// Where the contents of each layer are, by its number in the merged tree.
     bodies: Vec<Body>,
+    /// No layer will be made over the next one.
+    pub(crate) last: bool,
 }
 
 /// Where the chunks of a layer are.
@@ -54,14 +56,28 @@ impl Below {
     /// Lays a layer of a store over the tree.
     pub(crate) async fn load(&mut self, store: &Arc<dyn Store>, entry: &StackEntry) -> Result<()> {
         let (body, tree) = open(store, entry).await?;
-        self.push(body, &tree, entry.root_opaque);
-        Ok(())
+        self.push(body, &tree, entry.root_opaque)
+    }
+
+    /// Lays a layer that was just made over the tree; its metadata is known to be right. Of the last one nobody needs the tree.
+    pub(crate) async fn lay(&mut self, store: &Arc<dyn Store>, entry: &StackEntry, metadata: &[u8]) -> Result<()> {
+        let (key, id) = (layer_key(&entry.layer), entry.layer);
+        let failed = |e: &dyn std::fmt::Display| Error::failed(format!("layer {id}"), e.to_string());
+        let index = read_index(&**store, &key, Some(&id)).await.map_err(|e| failed(&e))?;
+        let body = Body { store: store.clone(), key, index: Arc::new(index) };
+        if self.last {
+            self.bodies.push(body);
+            return Ok(());
+        }
+        let tree = Image::new(metadata).and_then(|image| read_tree(&image)).map_err(|e| failed(&e))?;
+        self.push(body, &tree, entry.root_opaque)
     }
 
     /// Lays a layer over the tree.
-    pub(crate) fn push(&mut self, body: Body, tree: &Tree, root_opaque: bool) {
-        self.merged.overlay(tree, root_opaque);
+    pub(crate) fn push(&mut self, body: Body, tree: &Tree, root_opaque: bool) -> Result<()> {
+        self.merged.overlay(tree, root_opaque)?;
         self.bodies.push(body);
+        Ok(())
     }
 
     /// The indexes of the layers, bottom to top.

@@ -5,14 +5,16 @@ use crate::below::Below;
 use crate::chunk_size::ChunkSize;
 use crate::contents::StoredContents;
 use crate::entries::{read_directory, read_entries};
-use crate::error::{Error, Result, unwritable};
-use crate::pack::{First, Plan, Spool, plan};
+use crate::error::{Error, Result};
+use crate::metadata;
+use crate::pack::{First, Spool, plan};
 use crate::source::{Headers, InPlace, LayerBlob, LayerStream, OpenBlob, ReadSums, Reading};
 use crate::tar::Reader;
 use crate::tree::{Settled, Upper};
 use blobstore::layer::{Flags, Front, Options as WriterOptions, Section, Summary, WRITER_GENERATION, Writer, format};
 use blobstore::refs::{Assume, Digest, StackEntry, layer_key};
-use erofs::{Expect, Metadata, NodeId, Tree};
+use bytes::Bytes;
+use erofs::{NodeId, Tree};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::Read;
@@ -69,8 +71,8 @@ pub(crate) struct Made {
     pub(crate) marks: bool,
 }
 
-/// Makes a layer over what lies below it. Blocks; not for the runtime's own threads.
-pub(crate) fn build(input: Input, below: &Below, settings: &Settings, runtime: &Handle) -> Result<Made> {
+/// Makes a layer over what lies below it; also gives its metadata, checked. Blocks; not for the runtime's own threads.
+pub(crate) fn build(input: Input, below: &Below, settings: &Settings, runtime: &Handle) -> Result<(Made, Bytes)> {
     let started = Instant::now();
     let mut spool = Spool::new(&settings.stage)?;
     let mut upper = Upper::new();
@@ -85,12 +87,16 @@ pub(crate) fn build(input: Input, below: &Below, settings: &Settings, runtime: &
         Input::Directory(path) => (read_directory(&path, &mut upper, &mut spool)?, Sums::None),
     };
     tracing::debug!(entries, spooled = spool.stored(), ms = started.elapsed().as_millis(), "layer read");
+    // What finds equal contents takes memory, and so does what follows.
+    if !upper.may_copy() {
+        spool.complete()?;
+    }
     let made = upper.settle(&below.merged).and_then(|settled| {
         let assumes = settled.assumes.iter().map(assume).collect();
         finish(settled, assumes, spool, below, settings, runtime)
     });
     match made {
-        Ok(made) => Ok(Made { sums: sums.take()?, entries, ..made }),
+        Ok((made, metadata)) => Ok((Made { sums: sums.take()?, entries, ..made }, metadata)),
         Err(error) => Err(sums.blame(error)),
     }
 }
@@ -104,7 +110,7 @@ pub(crate) fn assemble(
     runtime: &Handle,
 ) -> Result<Made> {
     let entries = settled.tree.walk().count() as u64;
-    let made = finish(settled, assumes, Spool::new(&settings.stage)?, below, settings, runtime)?;
+    let (made, _) = finish(settled, assumes, Spool::new(&settings.stage)?, below, settings, runtime)?;
     Ok(Made { entries, ..made })
 }
 
@@ -115,7 +121,7 @@ fn finish(
     below: &Below,
     settings: &Settings,
     runtime: &Handle,
-) -> Result<Made> {
+) -> Result<(Made, Bytes)> {
     let mut stored = StoredContents::new(below.bodies(), runtime);
     for (node, from) in std::mem::take(&mut settled.copies) {
         settled.contents.push((node, stored.copy(&from, &mut spool)?));
@@ -123,7 +129,8 @@ fn finish(
     drop(stored);
     spool.complete()?;
     let (flags, sections) = properties(settled.root_opaque, &assumes)?;
-    let (summary, deduplicated) = write(settled.tree, settled.contents, flags, &sections, &spool, settings)?;
+    let Written { summary, deduplicated, metadata } =
+        write(settled.tree, settled.contents, flags, &sections, spool, settings)?;
     let entry = StackEntry {
         layer: summary.id,
         head: summary.head_len,
@@ -132,7 +139,7 @@ fn finish(
         generation: WRITER_GENERATION,
         root_opaque: settled.root_opaque,
     };
-    Ok(Made {
+    let made = Made {
         entry,
         data_bytes: summary.data_bytes,
         chunks: summary.chunks,
@@ -142,7 +149,8 @@ fn finish(
         entries: 0,
         deduplicated,
         marks: settled.marks,
-    })
+    };
+    Ok((made, metadata))
 }
 
 /// What is known of a blob that was read.
@@ -246,54 +254,42 @@ fn compare<T: PartialEq + std::fmt::Display>(what: &str, want: T, found: T) -> R
     }
 }
 
-/// Writes the layer; also gives the bytes of files that share others' blocks. `files` are those of the tree by their
-/// numbers in the spool.
+/// A layer file in the stage.
+struct Written {
+    summary: Summary,
+    /// Bytes of files that share others' blocks.
+    deduplicated: u64,
+    metadata: Bytes,
+}
+
+/// Writes the layer. `files` are those of the tree by their numbers in the spool.
 fn write(
     mut tree: Tree,
     files: Vec<(NodeId, u32)>,
     flags: Flags,
     sections: &[Section],
-    spool: &Spool,
+    mut spool: Spool,
     settings: &Settings,
-) -> Result<(Summary, u64)> {
+) -> Result<Written> {
     let started = Instant::now();
     let failed = |e| Error::failed("writing the layer", e);
-    let plan = plan(&mut tree, &files, spool, settings.chunk_size.bytes(), settings.first.as_deref());
+    let plan = plan(&mut tree, &files, &spool, settings.chunk_size.bytes(), settings.first.as_deref())?;
     drop(files);
-    let metadata = metadata(&tree, &plan)?;
-    // All of it is in the metadata by now, and chunks need memory too.
-    drop(tree);
-    check_written(&metadata, plan.blocks)?;
+    spool.forget_plain();
+    let metadata = metadata::write(tree, plan.blocks, &settings.stage)?;
     let chunks = u32::try_from(plan.chunks()).map_err(|e| Error::failed("counting the chunks", e))?;
-    let front = Front { metadata: metadata.bytes(), flags, sections, chunks };
+    let front = Front { metadata: &metadata, flags, sections, chunks };
     let options = WriterOptions { level: settings.level, threads: settings.threads };
     let part = settings.stage.join(PART);
     let mut writer = Writer::new(&options, &front, create(&part)?).map_err(failed)?;
-    drop(metadata);
     tracing::debug!(chunks, ms = started.elapsed().as_millis(), "layer planned");
-    plan.read(spool, &mut |chunk| writer.push(chunk).map_err(failed))?;
+    plan.read(&spool, &mut |chunk| writer.push(chunk).map_err(failed))?;
     let summary = writer.finish().map_err(failed)?;
     tracing::debug!(bytes = summary.file_len, ms = started.elapsed().as_millis(), "layer written");
     let path = settings.stage.join(layer_key(&summary.id));
     let moved = std::fs::create_dir_all(path.parent().unwrap_or(&path)).and_then(|()| std::fs::rename(&part, &path));
     moved.map_err(|e| Error::failed(path.display().to_string(), e))?;
-    Ok((summary, plan.deduplicated))
-}
-
-/// The layer's metadata; its UUID stands for it.
-fn metadata(tree: &Tree, plan: &Plan) -> Result<Metadata> {
-    let mut metadata = erofs::write(tree, plan.blocks).map_err(unwritable)?;
-    let mut uuid = [0; 16];
-    blake3::Hasher::new().update(metadata.bytes()).finalize_xof().fill(&mut uuid);
-    metadata.set_uuid(uuid);
-    Ok(metadata)
-}
-
-fn check_written(metadata: &Metadata, data_blocks: u64) -> Result<()> {
-    let first_data_block = metadata.first_data_block();
-    let expect = Expect { image_blocks: first_data_block + data_blocks, first_data_block };
-    let checked = erofs::check(metadata.bytes(), &expect);
-    checked.map(drop).map_err(|e| Error::failed("the metadata that was just written", e))
+    Ok(Written { summary, deduplicated: plan.deduplicated, metadata })
 }
 
 /// What the layer's index says of the layer beside its tables: what it took from below is listed in it.

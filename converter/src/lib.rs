@@ -37,6 +37,7 @@ pub mod error;
 pub mod export;
 pub mod limits;
 pub mod media_type;
+mod metadata;
 pub mod model;
 pub mod options;
 pub mod pack;

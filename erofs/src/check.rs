@@ -7,7 +7,7 @@
 //! from several places. So the work is in proportion to the length of the metadata, and what was accepted can be
 //! attached to a device ([`crate::attach_device`]) without being looked at again.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use crate::ReadError;
@@ -90,8 +90,7 @@ pub fn check<'a>(metadata: &'a [u8], expect: &Expect) -> Result<Checked<'a>, Che
     let mut checker = Checker {
         image,
         claims: Claims::new(metadata.len()),
-        names: vec![0; slots],
-        inodes: Vec::new(),
+        names: Names::new(slots),
         shared: HashSet::new(),
         chunked: false,
     };
@@ -150,9 +149,7 @@ struct Checker<'a> {
     image: Image<'a>,
     claims: Claims,
     /// By nid: names seen so far; of a directory, 1 for its own name and 1 for each subdirectory.
-    names: Vec<u32>,
-    /// Every inode, in the order they were met.
-    inodes: Vec<Inode>,
+    names: Names,
     /// Offsets of the shared xattrs that were seen to be right.
     shared: HashSet<u64>,
     chunked: bool,
@@ -223,24 +220,23 @@ impl Checker<'_> {
         if inode.file_type.dirent() != file_type {
             return Err(refused(&inode, "its entry says another file type"));
         }
-        if self.names[nid as usize] == 0 {
+        if self.names.of(nid) == 0 {
             self.first_visit(&inode)?;
             if inode.file_type == FileType::Directory {
-                self.names[directory.nid as usize] += 1;
+                self.names.add(directory.nid);
                 waiting.push((inode, directory.nid));
             }
         } else if inode.file_type == FileType::Directory {
             return Err(refused(&inode, "a directory with two names"));
         } else {
-            self.names[nid as usize] += 1;
+            self.names.add(nid);
         }
         Ok(())
     }
 
     /// All that can be said about an inode alone.
     fn first_visit(&mut self, inode: &Inode) -> Result<(), CheckError> {
-        self.names[inode.nid as usize] = 1;
-        self.inodes.push(*inode);
+        self.names.add(inode.nid);
         let (own, blocks) = self.image.extents(inode)?;
         let one_block = own.start / BLOCK_U64 == (own.end - 1) / BLOCK_U64;
         let header_end = own.start + ExtendedInode::SIZE as u64;
@@ -345,14 +341,16 @@ impl Checker<'_> {
 
     /// What can be said only when everything has been seen.
     fn totals(&self) -> Result<(), CheckError> {
-        for inode in &self.inodes {
-            let names = self.names[inode.nid as usize];
+        let mut inodes = 0;
+        for (nid, names) in self.names.iter() {
+            inodes += 1;
+            let inode = self.image.inode(nid)?;
             if inode.nlink != names + u32::from(inode.file_type == FileType::Directory) {
-                return Err(refused(inode, "number of links"));
+                return Err(refused(&inode, "number of links"));
             }
         }
         let superblock = self.image.superblock();
-        if superblock.inos != self.inodes.len() as u64 {
+        if superblock.inos != inodes {
             return Err(CheckError::Superblock("number of inodes"));
         }
         if (superblock.feature_incompat & INCOMPAT_CHUNKED_FILE != 0) != self.chunked {
@@ -372,16 +370,53 @@ fn refused(inode: &Inode, what: &'static str) -> CheckError {
     CheckError::Inode { nid: inode.nid, what }
 }
 
-/// Which bytes belong to something, in units of 4.
+/// How many names each inode has, by its address: a byte, for nearly all have one.
+struct Names {
+    few: Vec<u8>,
+    /// Those for which a byte is too little.
+    many: HashMap<u64, u32>,
+}
+
+impl Names {
+    fn new(slots: usize) -> Self {
+        Names { few: vec![0; slots], many: HashMap::new() }
+    }
+
+    /// One more.
+    fn add(&mut self, nid: u64) {
+        match self.few[nid as usize] {
+            u8::MAX => *self.many.entry(nid).or_insert(u8::MAX.into()) += 1,
+            few => self.few[nid as usize] = few + 1,
+        }
+    }
+
+    fn of(&self, nid: u64) -> u32 {
+        match self.few[nid as usize] {
+            u8::MAX => self.many.get(&nid).copied().unwrap_or(u8::MAX.into()),
+            few => few.into(),
+        }
+    }
+
+    /// The inodes that have any.
+    fn iter(&self) -> impl Iterator<Item = (u64, u32)> {
+        let named = self.few.iter().enumerate().filter(|(_, few)| **few > 0);
+        named.map(|(nid, _)| (nid as u64, self.of(nid as u64)))
+    }
+}
+
+/// Which bytes belong to something, in units of 4; a bit for each.
 struct Claims {
-    taken: Vec<bool>,
+    taken: Vec<u64>,
+    units: u64,
 }
 
 impl Claims {
     const UNIT: u64 = 4;
+    const WORD: u64 = u64::BITS as u64;
 
     fn new(len: usize) -> Self {
-        Claims { taken: vec![false; len / Self::UNIT as usize] }
+        let units = len as u64 / Self::UNIT;
+        Claims { taken: vec![0; units.div_ceil(Self::WORD) as usize], units }
     }
 
     /// Takes a range of bytes, or says that it is not free or not there. Work is in proportion to what was free.
@@ -390,23 +425,50 @@ impl Claims {
         if units.is_empty() {
             return true;
         }
-        if units.end > self.taken.len() as u64 {
+        if units.end > self.units {
             return false;
         }
-        let mut units = self.taken[units.start as usize..units.end as usize].iter_mut();
-        units.all(|taken| !std::mem::replace(taken, true))
+        let mut at = units.start;
+        while at < units.end {
+            let (word, first) = ((at / Self::WORD) as usize, at % Self::WORD);
+            let count = (units.end - at).min(Self::WORD - first);
+            let mask = (u64::MAX >> (Self::WORD - count)) << first;
+            if self.taken[word] & mask != 0 {
+                return false;
+            }
+            self.taken[word] |= mask;
+            at += count;
+        }
+        true
     }
 
     /// The offset of something that is not zero and belongs to nothing.
     fn stray(&self, bytes: &[u8]) -> Option<u64> {
-        let mut units = bytes.chunks_exact(Self::UNIT as usize).zip(&self.taken);
-        units.position(|(unit, taken)| !taken && unit != [0; 4]).map(|at| at as u64 * Self::UNIT)
+        let unit = Self::UNIT as usize;
+        let mut words = self.taken.iter().zip(bytes.chunks(unit * Self::WORD as usize)).enumerate();
+        words.find_map(|(number, (taken, bytes))| {
+            if *taken == u64::MAX {
+                return None;
+            }
+            let mut units = bytes.chunks(unit).enumerate();
+            let free = units.find(|(at, unit)| taken >> at & 1 == 0 && unit.iter().any(|byte| *byte != 0))?;
+            Some((number as u64 * Self::WORD + free.0 as u64) * Self::UNIT)
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_counted_however_many_there_are() {
+        let mut names = Names::new(3);
+        (0..300).for_each(|_| names.add(1));
+        (0..255).for_each(|_| names.add(2));
+        assert_eq!([names.of(0), names.of(1), names.of(2)], [0, 300, 255]);
+        assert_eq!(names.iter().collect::<Vec<_>>(), [(1, 300), (2, 255)]);
+    }
 
     #[test]
     fn bytes_are_claimed_once() {
@@ -416,5 +478,11 @@ mod tests {
         assert!(claims.take(12..64));
         assert!(!claims.take(60..68));
         assert!(claims.take(20..20));
+        let mut claims = Claims::new(4096);
+        assert!(claims.take(1000..3000) && claims.take(3000..4096) && claims.take(0..1000) && !claims.take(2996..3000));
+        assert_eq!((claims.stray(&[1; 4096]), Claims::new(4096).stray(&[0; 4096])), (None, None));
+        let mut claims = Claims::new(4096);
+        assert!(claims.take(0..2052));
+        assert_eq!(claims.stray(&[1; 4096]), Some(2052));
     }
 }

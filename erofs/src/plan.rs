@@ -14,7 +14,7 @@ use crate::format::{
     encode_device,
 };
 use crate::xattr::{self, XattrProblem};
-use crate::{BLOCK_U64, Content, Kind, Node, NodeId, Tree, directory};
+use crate::{BLOCK_U64, Content, FileType, Kind, NodeId, Tree, directory};
 
 /// Why a node cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -82,18 +82,22 @@ pub(crate) struct Xattr<'a> {
     pub(crate) value: &'a [u8],
 }
 
-/// An inode with its place.
+/// An inode with its place. There can be millions: what few of them have is kept apart.
 #[derive(Debug)]
-pub(crate) struct Planned<'a> {
+pub(crate) struct Planned {
     pub(crate) id: NodeId,
+    pub(crate) nlink: u32,
+    /// Its address, in slots.
+    pub(crate) nid: u32,
+    /// Of a directory or symlink the place of what it needs in [`Plan::own`].
+    own: u32,
+}
+
+/// What a directory or a symlink needs in the metadata.
+#[derive(Debug)]
+pub(crate) struct Own {
     /// The directory that holds it (for a hard link, one of them).
     pub(crate) parent: NodeId,
-    pub(crate) nlink: u32,
-    /// Bytes of all its xattrs behind the inode.
-    pub(crate) xattr_size: u32,
-    pub(crate) xattrs: Option<Box<Xattrs<'a>>>,
-    /// Byte offset in the metadata.
-    pub(crate) offset: u64,
     /// `i_size`.
     pub(crate) size: u64,
     /// The first of the metadata blocks of its own, if there are any.
@@ -106,9 +110,11 @@ pub(crate) struct Xattrs<'a> {
     /// Ids of shared ones.
     pub(crate) shared: Vec<u32>,
     pub(crate) inline: Vec<Xattr<'a>>,
+    /// Bytes of all of it behind the inode.
+    pub(crate) size: u32,
 }
 
-/// How an inode lies: it follows from what is planned, and is not kept, since there can be millions of inodes.
+/// How an inode lies: it follows from what is planned, and is not kept.
 #[derive(Debug)]
 pub(crate) struct Shape {
     pub(crate) layout: u16,
@@ -118,43 +124,34 @@ pub(crate) struct Shape {
     pub(crate) blocks: u64,
 }
 
-impl Planned<'_> {
-    pub(crate) fn nid(&self) -> u64 {
-        self.offset / INODE_SLOT
+impl Planned {
+    /// Byte offset in the metadata.
+    pub(crate) fn offset(&self) -> u64 {
+        u64::from(self.nid) * INODE_SLOT
     }
+}
 
-    /// Bytes before the inline tail or the chunk map.
-    fn head(&self) -> u64 {
-        ExtendedInode::SIZE as u64 + u64::from(self.xattr_size)
-    }
-
-    pub(crate) fn shape(&self, tree: &Tree) -> Shape {
-        match &tree.node(self.id).kind {
-            Kind::Directory | Kind::Symlink(_) => self.shape_in_metadata(),
-            Kind::File(Content::Sparse { size, chunks, .. }) if *size > 0 => {
-                Shape { layout: CHUNK_BASED, tail: chunks.len() as u64 * 4, blocks: 0 }
-            }
-            _ => Shape { layout: FLAT_PLAIN, tail: 0, blocks: 0 },
-        }
-    }
-
-    /// Contents that lie in the metadata: the tail goes inline where inode, xattrs and tail fit into one block.
-    fn shape_in_metadata(&self) -> Shape {
-        let tail = self.size % BLOCK_U64;
-        match tail > 0 && self.head() + tail <= BLOCK_U64 {
-            true => Shape { layout: FLAT_INLINE, tail, blocks: self.size / BLOCK_U64 },
-            false => Shape { layout: FLAT_PLAIN, tail: 0, blocks: self.size.div_ceil(BLOCK_U64) },
-        }
+/// Contents of `size` bytes that lie in the metadata, behind `head` bytes of inode and xattrs: the tail goes inline where
+/// all of that fits into one block.
+fn shape_in_metadata(size: u64, head: u64) -> Shape {
+    let tail = size % BLOCK_U64;
+    match tail > 0 && head + tail <= BLOCK_U64 {
+        true => Shape { layout: FLAT_INLINE, tail, blocks: size / BLOCK_U64 },
+        false => Shape { layout: FLAT_PLAIN, tail: 0, blocks: size.div_ceil(BLOCK_U64) },
     }
 }
 
 /// All places.
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
+    pub(crate) tree: &'a Tree,
     /// In order of inode numbers.
-    pub(crate) inodes: Vec<Planned<'a>>,
+    pub(crate) inodes: Vec<Planned>,
+    own: Vec<Own>,
     /// By node: its inode number, which is one more than its place in `inodes`. Nodes that no name leads to have none.
     numbers: Vec<Option<NonZeroU32>>,
+    /// By the number that nodes with equal xattrs have in common.
+    xattrs: Vec<Xattrs<'a>>,
     /// In order of their ids.
     pub(crate) shared: Vec<Xattr<'a>>,
     /// The first block of the shared xattrs; 0 if there are none.
@@ -164,15 +161,14 @@ pub(crate) struct Plan<'a> {
 
 impl<'a> Plan<'a> {
     pub(crate) fn new(tree: &'a Tree, data_blocks: u64) -> Result<Self, WriteError> {
-        let (mut inodes, numbers) = number(tree);
-        let shared = assign_xattrs(tree, &mut inodes)?;
-        for inode in &mut inodes {
+        let Numbered { inodes, own, numbers } = Numbered::of(tree);
+        let (xattrs, shared) = assign_xattrs(tree, &inodes)?;
+        for inode in &inodes {
             let failed = |problem| WriteError::Node { path: path_of(tree, inode.id), problem };
-            examine(tree.node(inode.id), data_blocks).map_err(failed)?;
-            inode.size = size(tree, inode);
+            examine(tree, inode.id, data_blocks).map_err(failed)?;
         }
-        let mut plan = Plan { inodes, numbers, shared, xattr_block: 0, first_data_block: 0 };
-        plan.place(tree);
+        let mut plan = Plan { tree, inodes, own, numbers, xattrs, shared, xattr_block: 0, first_data_block: 0 };
+        plan.place()?;
         let blocks = plan.first_data_block.saturating_add(data_blocks);
         if blocks > u64::from(u32::MAX) {
             return Err(WriteError::TooLarge { blocks });
@@ -180,14 +176,50 @@ impl<'a> Plan<'a> {
         Ok(plan)
     }
 
-    pub(crate) fn inode(&self, id: NodeId) -> Option<&Planned<'a>> {
-        self.numbers[id.index()].map(|number| &self.inodes[number.get() as usize - 1])
+    /// The address of a node's inode; 0 where it has none.
+    pub(crate) fn nid(&self, id: NodeId) -> u64 {
+        self.numbers[id.index()].map_or(0, |number| self.inodes[number.get() as usize - 1].nid.into())
     }
 
-    fn place(&mut self, tree: &Tree) {
+    pub(crate) fn xattrs(&self, inode: &Planned) -> Option<&Xattrs<'a>> {
+        self.xattrs.get(self.tree.nodes().owner_of(inode.id.index())).filter(|xattrs| xattrs.size > 0)
+    }
+
+    pub(crate) fn own(&self, inode: &Planned) -> Option<&Own> {
+        matches!(self.tree.file_type(inode.id), FileType::Directory | FileType::Symlink)
+            .then(|| &self.own[inode.own as usize])
+    }
+
+    /// `i_size`.
+    pub(crate) fn size(&self, inode: &Planned) -> u64 {
+        let content = self.tree.content(inode.id).map(|content| content.size());
+        content.or(self.own(inode).map(|own| own.size)).unwrap_or(0)
+    }
+
+    pub(crate) fn shape(&self, inode: &Planned) -> Shape {
+        let head = ExtendedInode::SIZE as u64 + self.xattrs(inode).map_or(0, |xattrs| u64::from(xattrs.size));
+        match (self.own(inode), self.tree.content(inode.id).as_deref()) {
+            (Some(own), _) => shape_in_metadata(own.size, head),
+            (_, Some(Content::Sparse { size, chunks, .. })) if *size > 0 => {
+                Shape { layout: CHUNK_BASED, tail: chunks.len() as u64 * 4, blocks: 0 }
+            }
+            _ => Shape { layout: FLAT_PLAIN, tail: 0, blocks: 0 },
+        }
+    }
+
+    /// The entries of a directory as they lie on disk, with the nodes they lead to.
+    pub(crate) fn entries(&self, inode: &Planned) -> Vec<(&'a [u8], NodeId)> {
+        entries(self.tree, inode.id, self.own(inode).map_or(inode.id, |own| own.parent))
+    }
+
+    fn place(&mut self) -> Result<(), WriteError> {
         let mut space = Space::new();
-        for inode in &mut self.inodes {
-            inode.offset = space.take(inode.head() + inode.shape(tree).tail);
+        for number in 0..self.inodes.len() {
+            let inode = &self.inodes[number];
+            let xattrs = self.xattrs(inode).map_or(0, |xattrs| u64::from(xattrs.size));
+            let offset = space.take(ExtendedInode::SIZE as u64 + xattrs + self.shape(inode).tail);
+            let nid = u32::try_from(offset / INODE_SLOT);
+            self.inodes[number].nid = nid.map_err(|_| WriteError::TooLarge { blocks: u64::MAX })?;
         }
         let mut next = space.end;
         if !self.shared.is_empty() {
@@ -195,14 +227,16 @@ impl<'a> Plan<'a> {
             let size: usize = self.shared.iter().map(|xattr| xattr::entry_size(xattr.rest, xattr.value)).sum();
             next += (size as u64).div_ceil(BLOCK_U64);
         }
-        for inode in &mut self.inodes {
-            let blocks = inode.shape(tree).blocks;
+        for number in 0..self.inodes.len() {
+            let (inode, blocks) = (&self.inodes[number], self.shape(&self.inodes[number]).blocks);
             if blocks > 0 {
-                inode.block = next;
+                let own = inode.own as usize;
+                self.own[own].block = next;
                 next += blocks;
             }
         }
         self.first_data_block = next;
+        Ok(())
     }
 }
 
@@ -211,80 +245,116 @@ fn path_of(tree: &Tree, id: NodeId) -> Vec<u8> {
     tree.walk().find(|visit| visit.node == id).map(|visit| visit.path).unwrap_or_default()
 }
 
-/// Numbers the nodes, and counts their names.
-fn number(tree: &Tree) -> (Vec<Planned<'_>>, Vec<Option<NonZeroU32>>) {
-    let mut inodes = Vec::with_capacity(tree.len());
-    let mut numbers = vec![None; tree.len()];
-    let mut add = |inodes: &mut Vec<Planned<'_>>, id: NodeId, parent: NodeId, nlink: u32| {
-        let number = *numbers[id.index()].get_or_insert_with(|| {
-            inodes.push(unplaced(id, parent));
-            // Fits: a tree of 2^32 nodes would take hundreds of gigabytes.
-            NonZeroU32::new(inodes.len() as u32).unwrap_or(NonZeroU32::MAX)
-        });
-        inodes[number.get() as usize - 1].nlink += nlink;
-    };
-    add(&mut inodes, Tree::ROOT, Tree::ROOT, 2);
-    let mut waiting = vec![Tree::ROOT];
-    while let Some(id) = waiting.pop() {
-        let first = waiting.len();
-        for (_, child) in tree.children(id) {
-            if tree.node(child).kind == Kind::Directory {
-                waiting.push(child);
-                add(&mut inodes, child, id, 2);
-                add(&mut inodes, id, id, 1);
-            } else {
-                add(&mut inodes, child, id, 1);
+/// The nodes in the order of their inodes, and how many names each has.
+struct Numbered {
+    inodes: Vec<Planned>,
+    own: Vec<Own>,
+    numbers: Vec<Option<NonZeroU32>>,
+}
+
+impl Numbered {
+    fn of(tree: &Tree) -> Self {
+        let mut all = Self { inodes: Vec::with_capacity(tree.len()), own: Vec::new(), numbers: vec![None; tree.len()] };
+        all.add(tree, Tree::ROOT, Tree::ROOT, 2);
+        let mut waiting = vec![Tree::ROOT];
+        while let Some(id) = waiting.pop() {
+            let first = waiting.len();
+            for (_, child) in tree.children(id) {
+                if tree.is_directory(child) {
+                    waiting.push(child);
+                    all.add(tree, child, id, 2);
+                    all.add(tree, id, id, 1);
+                } else {
+                    all.add(tree, child, id, 1);
+                }
+            }
+            waiting[first..].reverse();
+        }
+        all
+    }
+
+    fn add(&mut self, tree: &Tree, id: NodeId, parent: NodeId, nlink: u32) {
+        if let Some(number) = self.numbers[id.index()] {
+            self.inodes[number.get() as usize - 1].nlink += nlink;
+            return;
+        }
+        let size = match tree.target(id) {
+            Some(target) => Some(target.len() as u64),
+            None => tree.is_directory(id).then(|| directory::size(&entries(tree, id, parent))),
+        };
+        // These fit: a tree has less than 2^32 nodes.
+        let own = self.own.len() as u32;
+        self.own.extend(size.map(|size| Own { parent, size, block: 0 }));
+        self.inodes.push(Planned { id, nlink, nid: 0, own });
+        self.numbers[id.index()] = NonZeroU32::new(self.inodes.len() as u32);
+    }
+}
+
+/// Splits all xattrs into shared and inline ones; gives them for each set of nodes that have the same, and the shared.
+fn assign_xattrs<'a>(tree: &'a Tree, inodes: &[Planned]) -> Result<(Vec<Xattrs<'a>>, Vec<Xattr<'a>>), WriteError> {
+    let nodes = tree.nodes();
+    let mut all: Vec<Xattrs<'a>> = Vec::new();
+    if (0..nodes.owners()).all(|owner| nodes.xattrs_of(owner).is_empty()) {
+        return Ok((all, Vec::new()));
+    }
+    let mut inodes_of = vec![0_u64; nodes.owners()];
+    inodes.iter().for_each(|inode| inodes_of[nodes.owner_of(inode.id.index())] += 1);
+    let mut uses: HashMap<(&[u8], &[u8]), u64> = HashMap::new();
+    for (owner, count) in inodes_of.iter().enumerate() {
+        nodes.xattrs_of(owner).iter().for_each(|(name, value)| *uses.entry((name, value)).or_default() += count);
+    }
+    let mut sharing = Sharing { uses, ids: HashMap::new(), shared: Vec::new(), next_id: 0 };
+    all.resize_with(nodes.owners(), Xattrs::default);
+    for inode in inodes {
+        let owner = nodes.owner_of(inode.id.index());
+        let known = all[owner].size > 0;
+        for (name, value) in nodes.xattrs_of(owner) {
+            let failed = |problem| WriteError::Xattr { path: path_of(tree, inode.id), name: name.clone(), problem };
+            let (index, rest) = xattr::examine(tree.file_type(inode.id), name, value).map_err(failed)?;
+            if !known {
+                sharing.add(&mut all[owner], name, Xattr { index, rest, value }).map_err(failed)?;
             }
         }
-        waiting[first..].reverse();
     }
-    (inodes, numbers)
+    Ok((all, sharing.shared))
 }
 
-fn unplaced<'a>(id: NodeId, parent: NodeId) -> Planned<'a> {
-    Planned { id, parent, nlink: 0, xattr_size: 0, xattrs: None, offset: 0, size: 0, block: 0 }
+/// Which xattrs are stored once for all.
+struct Sharing<'a> {
+    /// Inodes that have each, by name and value.
+    uses: HashMap<(&'a [u8], &'a [u8]), u64>,
+    ids: HashMap<(&'a [u8], &'a [u8]), u32>,
+    shared: Vec<Xattr<'a>>,
+    next_id: u64,
 }
 
-/// Splits all xattrs into shared and inline ones, and gives the shared.
-fn assign_xattrs<'a>(tree: &'a Tree, inodes: &mut [Planned<'a>]) -> Result<Vec<Xattr<'a>>, WriteError> {
-    let xattrs = |id| tree.node(id).attributes.xattrs.iter().map(|(name, value)| (name.as_slice(), value.as_slice()));
-    let mut uses: HashMap<_, u64> = HashMap::new();
-    for pair in inodes.iter().flat_map(|inode| xattrs(inode.id)) {
-        *uses.entry(pair).or_default() += 1;
-    }
-    let mut ids: HashMap<_, u32> = HashMap::new();
-    let mut shared = Vec::new();
-    let mut next_id = 0;
-    for inode in inodes.iter_mut().filter(|inode| !tree.node(inode.id).attributes.xattrs.is_empty()) {
-        let (id, file_type) = (inode.id, tree.node(inode.id).kind.file_type());
-        let failed = |name: &[u8], problem| WriteError::Xattr { path: path_of(tree, id), name: name.to_vec(), problem };
-        let (mut own, mut total) = (Xattrs::default(), XattrHeader::SIZE as u64);
-        for (name, value) in xattrs(id) {
-            let (index, rest) = xattr::examine(file_type, name, value).map_err(|problem| failed(name, problem))?;
-            let xattr = Xattr { index, rest, value };
-            let size = xattr::entry_size(rest, value) as u64;
-            let room = own.shared.len() < usize::from(u8::MAX);
-            if room && pays(size, uses[&(name, value)], next_id) {
-                let shared_id = *ids.entry((name, value)).or_insert_with(|| {
-                    shared.push(xattr);
-                    let id = next_id as u32;
-                    next_id += size / xattr::ALIGN as u64;
-                    id
-                });
-                own.shared.push(shared_id);
-                total += xattr::ALIGN as u64;
-            } else {
-                own.inline.push(xattr);
-                total += size;
-            }
-            if icount(total).is_none() {
-                return Err(failed(name, XattrProblem::TooMany));
-            }
+impl<'a> Sharing<'a> {
+    fn add(&mut self, own: &mut Xattrs<'a>, name: &'a [u8], xattr: Xattr<'a>) -> Result<(), XattrProblem> {
+        let size = xattr::entry_size(xattr.rest, xattr.value) as u64;
+        let room = own.shared.len() < usize::from(u8::MAX);
+        let uses = self.uses.get(&(name, xattr.value)).copied().unwrap_or_default();
+        let mut total = u64::from(own.size).max(XattrHeader::SIZE as u64);
+        if room && pays(size, uses, self.next_id) {
+            let Self { ids, shared, next_id, .. } = self;
+            let id = *ids.entry((name, xattr.value)).or_insert_with(|| {
+                shared.push(xattr);
+                let id = *next_id as u32;
+                *next_id += size / xattr::ALIGN as u64;
+                id
+            });
+            own.shared.push(id);
+            total += xattr::ALIGN as u64;
+        } else {
+            own.inline.push(xattr);
+            total += size;
+        }
+        if icount(total).is_none() {
+            return Err(XattrProblem::TooMany);
         }
         // Fits: their count does, which has 16 bits.
-        (inode.xattrs, inode.xattr_size) = (Some(Box::new(own)), total as u32);
+        own.size = total as u32;
+        Ok(())
     }
-    Ok(shared)
 }
 
 /// Whether an entry of `size` bytes used `uses` times is better stored once, with a 4-byte id at each use.
@@ -301,23 +371,25 @@ pub(crate) fn icount(xattr_size: u64) -> Option<u16> {
 }
 
 /// Refuses what EROFS cannot hold.
-fn examine(node: &Node, data_blocks: u64) -> Result<(), NodeProblem> {
+fn examine(tree: &Tree, id: NodeId, data_blocks: u64) -> Result<(), NodeProblem> {
     let ensure = |holds: bool, problem| if holds { Ok(()) } else { Err(problem) };
-    ensure(node.attributes.mode <= 0o7777, NodeProblem::Mode)?;
-    ensure(node.attributes.uid != NO_ID && node.attributes.gid != NO_ID, NodeProblem::Owner)?;
-    ensure(node.attributes.mtime_nsec < 1_000_000_000, NodeProblem::Time)?;
-    match &node.kind {
-        Kind::Symlink(target) => {
-            ensure((1..BLOCK_U64).contains(&(target.len() as u64)) && !target.contains(&0), NodeProblem::Target)
-        }
+    let attributes = tree.attributes(id);
+    ensure(attributes.mode <= 0o7777, NodeProblem::Mode)?;
+    ensure(attributes.uid != NO_ID && attributes.gid != NO_ID, NodeProblem::Owner)?;
+    ensure(attributes.mtime_nsec < 1_000_000_000, NodeProblem::Time)?;
+    if let Some(content) = tree.content(id) {
+        ensure(content.size() <= i64::MAX as u64, NodeProblem::Size)?;
+        return examine_content(&content, data_blocks);
+    }
+    if let Some(target) = tree.target(id) {
+        let length = target.len() as u64;
+        return ensure((1..BLOCK_U64).contains(&length) && !target.contains(&0), NodeProblem::Target);
+    }
+    match tree.node(id).kind {
         Kind::Char(major, minor) | Kind::Block(major, minor) => {
-            ensure(encode_device(*major, *minor).is_some(), NodeProblem::Device)
+            ensure(encode_device(major, minor).is_some(), NodeProblem::Device)
         }
-        Kind::File(content) => {
-            ensure(content.size() <= i64::MAX as u64, NodeProblem::Size)?;
-            examine_content(content, data_blocks)
-        }
-        Kind::Directory | Kind::Fifo | Kind::Socket => Ok(()),
+        _ => Ok(()),
     }
 }
 
@@ -338,20 +410,10 @@ fn examine_content(content: &Content, data_blocks: u64) -> Result<(), NodeProble
     }
 }
 
-/// `i_size`.
-fn size(tree: &Tree, inode: &Planned<'_>) -> u64 {
-    match &tree.node(inode.id).kind {
-        Kind::Directory => directory::size(&entries(tree, inode)),
-        Kind::Symlink(target) => target.len() as u64,
-        Kind::File(content) => content.size(),
-        Kind::Char(..) | Kind::Block(..) | Kind::Fifo | Kind::Socket => 0,
-    }
-}
-
-/// The entries of a directory as they lie on disk, with the nodes they lead to.
-pub(crate) fn entries<'t>(tree: &'t Tree, inode: &Planned<'_>) -> Vec<(&'t [u8], NodeId)> {
-    let dots: [(&[u8], NodeId); 2] = [(b".", inode.id), (b"..", inode.parent)];
-    let mut entries: Vec<_> = dots.into_iter().chain(tree.children(inode.id)).collect();
+/// The entries of a directory, its own two among them.
+fn entries(tree: &Tree, id: NodeId, parent: NodeId) -> Vec<(&[u8], NodeId)> {
+    let dots: [(&[u8], NodeId); 2] = [(b".", id), (b"..", parent)];
+    let mut entries: Vec<_> = dots.into_iter().chain(tree.children(id)).collect();
     entries.sort_unstable_by_key(|(name, _)| *name);
     entries
 }

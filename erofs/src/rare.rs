@@ -1,25 +1,28 @@
-//! An ordered map for where there are millions of them and nearly all are empty: the attributes of a node, the names in
-//! one that is no directory. An empty one takes eight bytes.
+//! An ordered map for where there are millions of them, nearly all are empty, and most of the others equal: the extended
+//! attributes of nodes. An empty one takes eight bytes, and so does a copy of another.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, btree_map};
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::ops::Deref;
+use std::sync::Arc;
 
-/// A map that is read as the [`BTreeMap`] that it stands for.
+/// A map that is read as the [`BTreeMap`] that it stands for. Copies share it until one of them is changed.
 #[derive(Clone)]
-#[allow(clippy::box_collection, reason = "the box is there to be left out")]
-pub struct RareMap<K, V>(Option<Box<BTreeMap<K, V>>>);
+pub struct RareMap<K, V>(Option<Arc<BTreeMap<K, V>>>);
 
-impl<K: Ord, V> RareMap<K, V> {
+impl<K, V> RareMap<K, V> {
     /// An empty map.
     pub const fn new() -> Self {
         Self(None)
     }
+}
 
+impl<K: Ord + Clone, V: Clone> RareMap<K, V> {
     /// As [`BTreeMap::insert`].
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
-        self.0.get_or_insert_default().insert(key, value)
+        Arc::make_mut(self.0.get_or_insert_default()).insert(key, value)
     }
 
     /// As [`BTreeMap::remove`].
@@ -27,13 +30,14 @@ impl<K: Ord, V> RareMap<K, V> {
     where
         K: Borrow<Q>,
     {
-        self.0.as_mut()?.remove(key)
+        let map = self.0.as_mut().filter(|map| map.contains_key(key))?;
+        Arc::make_mut(map).remove(key)
     }
 
     /// As [`BTreeMap::retain`].
     pub fn retain(&mut self, keep: impl FnMut(&K, &mut V) -> bool) {
         if let Some(map) = &mut self.0 {
-            map.retain(keep);
+            Arc::make_mut(map).retain(keep);
         }
     }
 
@@ -75,9 +79,15 @@ impl<K: PartialEq + 'static, V: PartialEq + 'static> PartialEq for RareMap<K, V>
 
 impl<K: Eq + 'static, V: Eq + 'static> Eq for RareMap<K, V> {}
 
+impl<K: Hash + 'static, V: Hash + 'static> Hash for RareMap<K, V> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (**self).hash(state);
+    }
+}
+
 impl<K, V> From<BTreeMap<K, V>> for RareMap<K, V> {
     fn from(map: BTreeMap<K, V>) -> Self {
-        Self((!map.is_empty()).then(|| Box::new(map)))
+        Self((!map.is_empty()).then(|| Arc::new(map)))
     }
 }
 
@@ -87,12 +97,12 @@ impl<K: Ord, V> FromIterator<(K, V)> for RareMap<K, V> {
     }
 }
 
-impl<K, V> IntoIterator for RareMap<K, V> {
+impl<K: Clone, V: Clone> IntoIterator for RareMap<K, V> {
     type Item = (K, V);
     type IntoIter = btree_map::IntoIter<K, V>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.0.map(|map| *map).unwrap_or_default().into_iter()
+        self.0.map(Arc::unwrap_or_clone).unwrap_or_default().into_iter()
     }
 }
 
@@ -117,7 +127,9 @@ mod tests {
         assert_eq!(map, [(1, 'c'), (2, 'b')].into_iter().collect());
         map.retain(|key, _| *key == 2);
         assert_eq!(map.clone().into_iter().collect::<Vec<_>>(), [(2, 'b')]);
+        let copy = map.clone();
         assert_eq!(map.remove(&2), Some('b'));
+        assert_eq!(copy.get(&2), Some(&'b'));
         assert_eq!(map, RareMap::new());
         assert_eq!(size_of::<RareMap<Vec<u8>, Vec<u8>>>(), 8);
     }

@@ -41,6 +41,7 @@ pub fn read_tree(image: &Image<'_>) -> Result<Tree, ReadError> {
 
 struct Reader<'a> {
     image: Image<'a>,
+    /// Directories, and what has several names. Whatever has one name by its own count is met once, or is twice in the tree.
     nodes: HashMap<u64, NodeId>,
     /// How many more entries there can be: no two of an honest image share their bytes.
     entries: u64,
@@ -69,8 +70,11 @@ impl Reader<'_> {
             let inode = self.image.inode(entry.nid)?;
             let node = Node { attributes: self.attributes(&inode)?, kind: self.kind(&inode)? };
             let added = tree.add(id, entry.name, node).map_err(tree_error)?;
-            self.nodes.insert(inode.nid, added);
+            if inode.nlink != 1 {
+                self.nodes.insert(inode.nid, added);
+            }
             if inode.file_type == FileType::Directory {
+                self.nodes.insert(inode.nid, added);
                 waiting.push((inode, added));
             }
         }

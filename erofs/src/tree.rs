@@ -1,11 +1,15 @@
-//! The tree that a writer is given: nodes in an arena, names in the directories that hold them.
+//! The tree that a writer is given: nodes in an arena, names in the directories that hold them. Beside its nodes
+//! (`nodes.rs`) it takes, for each name, its bytes and some ten more.
 //!
 //! Invariants kept here: names are valid and unique, and a directory has exactly one, so a tree is a tree. Other nodes can
 //! be added before their names are known; those that never get one are in no walk, and not written. Whether EROFS can hold
 //! the attributes of a node is found out by [`crate::write()`], which knows the path.
 
-use std::collections::{HashMap, btree_map};
+use std::borrow::Cow;
+use std::collections::HashMap;
 
+use crate::names::{Name, Names};
+use crate::nodes::Nodes;
 use crate::{Content, RareMap};
 
 /// The longest name, in bytes.
@@ -155,13 +159,16 @@ pub enum TreeError {
 /// there, same hard links.
 #[derive(Clone, Debug)]
 pub struct Tree {
-    nodes: Vec<Slot>,
+    nodes: Nodes,
+    names: Names,
+    /// What is in each directory, in byte order of the names. A directory knows its place here.
+    directories: Vec<Vec<Child>>,
 }
 
-#[derive(Clone, Debug)]
-struct Slot {
-    node: Node,
-    children: RareMap<Box<[u8]>, NodeId>,
+#[derive(Clone, Copy, Debug)]
+struct Child {
+    name: Name,
+    node: NodeId,
 }
 
 impl Tree {
@@ -170,31 +177,40 @@ impl Tree {
 
     /// A tree of a root directory only.
     pub fn new(root: Attributes) -> Self {
-        let node = Node { attributes: root, kind: Kind::Directory };
-        Tree { nodes: vec![Slot { node, children: RareMap::new() }] }
+        let mut tree = Tree { nodes: Nodes::default(), names: Names::default(), directories: Vec::new() };
+        tree.push(Node { attributes: root, kind: Kind::Directory });
+        tree
     }
 
-    /// Adds a new node under a name.
+    /// Adds a new node under a name. Names of a directory are best added in byte order: others take the longer the more
+    /// there are.
     ///
     /// # Errors
     /// See [`TreeError`]; the tree is unchanged then.
     pub fn add(&mut self, parent: NodeId, name: &[u8], node: Node) -> Result<NodeId, TreeError> {
+        let name = self.keep(name)?;
+        self.add_kept(parent, name, node)
+    }
+
+    /// As [`Tree::add`], under a name that the tree keeps already.
+    ///
+    /// # Errors
+    /// See [`TreeError`]; the tree is unchanged then.
+    pub fn add_kept(&mut self, parent: NodeId, name: Name, node: Node) -> Result<NodeId, TreeError> {
         let id = self.next_id()?;
-        self.insert(parent, name.into(), id)?;
-        self.nodes.push(Slot { node, children: RareMap::new() });
+        self.insert(parent, name, id)?;
+        self.push(node);
         Ok(id)
     }
 
-    /// Adds a new node that is no directory and has no name yet: [`Tree::link`] and [`Tree::link_owned`] give it one.
+    /// Adds a new node that has no name yet. [`Tree::link`] and [`Tree::link_kept`] give it one, and [`Tree::change`] does,
+    /// which alone names a directory.
     ///
     /// # Errors
     /// See [`TreeError`]; the tree is unchanged then.
     pub fn add_unnamed(&mut self, node: Node) -> Result<NodeId, TreeError> {
-        if node.kind == Kind::Directory {
-            return Err(TreeError::LinkToDirectory);
-        }
         let id = self.next_id()?;
-        self.nodes.push(Slot { node, children: RareMap::new() });
+        self.push(node);
         Ok(id)
     }
 
@@ -202,52 +218,134 @@ impl Tree {
         u32::try_from(self.nodes.len()).map(NodeId).map_err(|_| TreeError::Full)
     }
 
+    fn push(&mut self, node: Node) {
+        if node.kind == Kind::Directory {
+            self.directories.push(Vec::new());
+        }
+        self.nodes.push(node, self.directories.len() as u64 - 1);
+    }
+
     /// Adds a name (a hard link, if there was one before) for a node that is not a directory.
     ///
     /// # Errors
     /// See [`TreeError`]; the tree is unchanged then.
     pub fn link(&mut self, parent: NodeId, name: &[u8], node: NodeId) -> Result<(), TreeError> {
-        self.link_owned(parent, name.into(), node)
+        let name = self.keep(name)?;
+        self.link_kept(parent, name, node)
     }
 
-    /// As [`Tree::link`], of a name that the caller has no more use for.
+    /// As [`Tree::link`], of a name that the tree keeps already.
     ///
     /// # Errors
     /// See [`TreeError`]; the tree is unchanged then.
-    pub fn link_owned(&mut self, parent: NodeId, name: Box<[u8]>, node: NodeId) -> Result<(), TreeError> {
+    pub fn link_kept(&mut self, parent: NodeId, name: Name, node: NodeId) -> Result<(), TreeError> {
         if self.is_directory(node) {
             return Err(TreeError::LinkToDirectory);
         }
         self.insert(parent, name, node)
     }
 
-    fn insert(&mut self, parent: NodeId, name: Box<[u8]>, id: NodeId) -> Result<(), TreeError> {
-        if !self.is_directory(parent) {
-            return Err(TreeError::NotADirectory);
-        }
-        if !valid_name(&name) {
+    /// Keeps a name for [`Tree::add_kept`] and [`Tree::link_kept`]. A name that is kept is no name of anything yet.
+    ///
+    /// # Errors
+    /// It is no valid name, or one too many.
+    pub fn keep(&mut self, name: &[u8]) -> Result<Name, TreeError> {
+        if !valid_name(name) {
             return Err(TreeError::InvalidName);
         }
-        let children = &mut self.nodes[parent.index()].children;
-        if children.contains_key(&name) {
-            return Err(TreeError::Exists);
+        self.names.keep(name).ok_or(TreeError::Full)
+    }
+
+    fn insert(&mut self, parent: NodeId, name: Name, node: NodeId) -> Result<(), TreeError> {
+        let place = self.nodes.directory(parent.index()).ok_or(TreeError::NotADirectory)?;
+        let bytes = self.names.get(name);
+        let children = &mut self.directories[place];
+        let last = children.last().map(|last| self.names.get(last.name));
+        match last.is_none_or(|last| last < bytes) {
+            true => children.push(Child { name, node }),
+            false => match children.binary_search_by_key(&bytes, |child| self.names.get(child.name)) {
+                Ok(_) => return Err(TreeError::Exists),
+                Err(at) => children.insert(at, Child { name, node }),
+            },
         }
-        children.insert(name, id);
         Ok(())
     }
 
-    fn is_directory(&self, id: NodeId) -> bool {
-        self.node(id).kind == Kind::Directory
+    /// Changes many names of a directory at once: `changes` are in byte order, each once; a name without a node goes, one
+    /// that is there gets another node. A directory among those has no name yet.
+    ///
+    /// # Errors
+    /// See [`TreeError`]; the directory is unchanged then.
+    pub fn change<'n>(
+        &mut self,
+        directory: NodeId,
+        changes: impl Iterator<Item = (&'n [u8], Option<NodeId>)>,
+    ) -> Result<(), TreeError> {
+        let Some(place) = self.nodes.directory(directory.index()) else { return Err(TreeError::NotADirectory) };
+        let mut kept = Vec::new();
+        for (bytes, node) in changes {
+            kept.push((bytes, node.map(|node| Ok((self.keep(bytes)?, node))).transpose()?));
+        }
+        let before = std::mem::take(&mut self.directories[place]);
+        let mut after = Vec::with_capacity(before.len() + kept.len());
+        let mut before = before.into_iter().peekable();
+        for (bytes, change) in kept {
+            while let Some(child) = before.next_if(|child| self.names.get(child.name) < bytes) {
+                after.push(child);
+            }
+            before.next_if(|child| self.names.get(child.name) == bytes);
+            after.extend(change.map(|(name, node)| Child { name, node }));
+        }
+        after.extend(before);
+        after.shrink_to_fit();
+        self.directories[place] = after;
+        Ok(())
     }
 
-    /// A node.
-    pub fn node(&self, id: NodeId) -> &Node {
-        &self.nodes[id.index()].node
+    /// Whether a node is a directory.
+    pub fn is_directory(&self, id: NodeId) -> bool {
+        self.nodes.directory(id.index()).is_some()
     }
 
-    /// A node, to be changed. A directory that is made something else loses its children.
-    pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
-        &mut self.nodes[id.index()].node
+    /// A node. What of it is a list is copied.
+    pub fn node(&self, id: NodeId) -> Node {
+        Node { attributes: self.attributes(id), kind: self.nodes.kind(id.index()) }
+    }
+
+    /// The attributes of a node.
+    pub fn attributes(&self, id: NodeId) -> Attributes {
+        self.nodes.attributes(id.index())
+    }
+
+    /// What kind of file a node is.
+    pub fn file_type(&self, id: NodeId) -> FileType {
+        self.nodes.file_type(id.index())
+    }
+
+    /// The contents of a regular file; of anything else none.
+    pub fn content(&self, id: NodeId) -> Option<Cow<'_, Content>> {
+        self.nodes.content(id.index())
+    }
+
+    /// The target of a symbolic link; of anything else none.
+    pub fn target(&self, id: NodeId) -> Option<&[u8]> {
+        self.nodes.target(id.index())
+    }
+
+    /// Gives a node other attributes.
+    pub fn set_attributes(&mut self, id: NodeId, attributes: &Attributes) {
+        self.nodes.set_attributes(id.index(), attributes);
+    }
+
+    /// Gives a regular file other contents. Anything else stays as it is.
+    pub fn set_content(&mut self, id: NodeId, content: Content) {
+        if self.file_type(id) == FileType::File {
+            self.nodes.set_content(id.index(), content);
+        }
+    }
+
+    pub(crate) fn nodes(&self) -> &Nodes {
+        &self.nodes
     }
 
     /// How many nodes were ever added, the root included: the bound of [`NodeId::index`].
@@ -262,16 +360,23 @@ impl Tree {
 
     /// The node under a name of a directory.
     pub fn lookup(&self, parent: NodeId, name: &[u8]) -> Option<NodeId> {
-        if !self.is_directory(parent) {
-            return None;
-        }
-        self.nodes[parent.index()].children.get(name).copied()
+        let children = self.entries(parent);
+        let found = children.binary_search_by_key(&name, |child| self.names.get(child.name));
+        found.ok().map(|at| children[at].node)
+    }
+
+    fn entries(&self, id: NodeId) -> &[Child] {
+        self.nodes.directory(id.index()).map_or(&[], |place| &self.directories[place])
     }
 
     /// The entries of a directory in byte order of their names; of anything else none.
     pub fn children(&self, id: NodeId) -> impl DoubleEndedIterator<Item = (&[u8], NodeId)> {
-        let children = self.is_directory(id).then(|| self.nodes[id.index()].children.iter());
-        children.into_iter().flatten().map(|(name, child)| (&**name, *child))
+        self.entries(id).iter().map(|child| (self.names.get(child.name), child.node))
+    }
+
+    /// A name that the tree keeps.
+    pub fn name(&self, name: Name) -> &[u8] {
+        self.names.get(name)
     }
 
     /// Every name in the tree, a directory before what is in it, siblings in byte order; the root first.
@@ -318,15 +423,13 @@ pub struct Visit {
     pub node: NodeId,
 }
 
-type Names<'a> = btree_map::Iter<'a, Box<[u8]>, NodeId>;
-
 /// See [`Tree::walk`].
 #[derive(Clone, Debug)]
 pub struct Walk<'a> {
     tree: &'a Tree,
     path: Vec<u8>,
     /// The directories that are being walked: what is left of each, and how long its path is.
-    open: Vec<(Names<'a>, usize)>,
+    open: Vec<(std::slice::Iter<'a, Child>, usize)>,
     next: Option<NodeId>,
 }
 
@@ -339,7 +442,7 @@ impl Iterator for Walk<'_> {
             None => self.step()?,
         };
         if self.tree.is_directory(node) {
-            self.open.push((self.tree.nodes[node.index()].children.iter(), self.path.len()));
+            self.open.push((self.tree.entries(node).iter(), self.path.len()));
         }
         Some(Visit { path: self.path.clone(), node })
     }
@@ -351,12 +454,12 @@ impl Walk<'_> {
         loop {
             let (entries, base) = self.open.last_mut()?;
             self.path.truncate(*base);
-            if let Some((name, node)) = entries.next() {
+            if let Some(child) = entries.next() {
                 if !self.path.is_empty() {
                     self.path.push(b'/');
                 }
-                self.path.extend_from_slice(name);
-                return Some(*node);
+                self.path.extend_from_slice(self.tree.names.get(child.name));
+                return Some(child.node);
             }
             self.open.pop();
         }
@@ -398,6 +501,33 @@ mod tests {
         assert_eq!(tree.link(Tree::ROOT, &[b'x'; 255], f), Err(TreeError::Exists));
         assert_eq!(tree.link(Tree::ROOT, b"r", Tree::ROOT), Err(TreeError::LinkToDirectory));
         assert_eq!(tree.len(), 2);
+    }
+
+    #[test]
+    fn names_can_be_changed_together() {
+        let mut tree = Tree::new(Attributes::default());
+        let d = tree.add(Tree::ROOT, b"d", directory()).unwrap();
+        for name in [&b"e"[..], b"c", b"a", b"g"] {
+            tree.add(d, name, file(1)).unwrap();
+        }
+        let new = tree.add_unnamed(file(2)).unwrap();
+        let changes = [(&b"b"[..], Some(new)), (b"c", None), (b"e", Some(new)), (b"f", None), (b"h", Some(new))];
+        tree.change(d, changes.into_iter()).unwrap();
+        let named: Vec<_> = tree.children(d).map(|(name, node)| (name.to_vec(), node == new)).collect();
+        let expected = [(&b"a"[..], false), (b"b", true), (b"e", true), (b"g", false), (b"h", true)];
+        assert_eq!(named, expected.map(|(name, new)| (name.to_vec(), new)));
+        assert_eq!(tree.lookup(d, b"h"), Some(new));
+        assert_eq!(tree.change(new, std::iter::empty()), Err(TreeError::NotADirectory));
+    }
+
+    #[test]
+    fn a_kept_name_is_no_name_of_anything_yet() {
+        let mut tree = Tree::new(Attributes::default());
+        let name = tree.keep(b"kept").unwrap();
+        assert_eq!((tree.lookup(Tree::ROOT, b"kept"), tree.keep(b"b/d")), (None, Err(TreeError::InvalidName)));
+        let f = tree.add_kept(Tree::ROOT, name, file(1)).unwrap();
+        assert_eq!((tree.lookup(Tree::ROOT, b"kept"), tree.name(name)), (Some(f), &b"kept"[..]));
+        assert_eq!(tree.link_kept(Tree::ROOT, name, f), Err(TreeError::Exists));
     }
 
     #[test]

@@ -108,7 +108,7 @@ fn convert(tar: &[u8]) -> Result<()> {
     }
     spool.complete()?;
     let mut data = 0;
-    let plan = plan(&mut settled.tree, &files, &spool, 256 << 10, None);
+    let plan = plan(&mut settled.tree, &files, &spool, 256 << 10, None).expect("a plan");
     plan.read(&spool, &mut |chunk: Vec<u8>| {
         assert!(!chunk.is_empty() && chunk.len().is_multiple_of(BLOCK) && chunk.len() <= 8 << 20);
         data += chunk.len();
@@ -121,7 +121,7 @@ fn convert(tar: &[u8]) -> Result<()> {
     let checked = check(metadata.bytes(), &expect).expect("what was written is accepted");
     assert!(read_tree(checked.image()).expect("and read") == settled.tree, "as what was written");
     let mut merged = below;
-    merged.overlay(&settled.tree, settled.root_opaque);
+    merged.overlay(&settled.tree, settled.root_opaque).expect("names that can be");
     Ok(())
 }
 
@@ -149,6 +149,6 @@ fn below() -> Merged {
     let settled = upper.settle(&Merged::new()).expect("a layer");
     let mut merged = Merged::new();
     let tree: &Tree = &settled.tree;
-    merged.overlay(tree, false);
+    merged.overlay(tree, false).expect("names that can be");
     merged
 }

@@ -131,7 +131,7 @@ fn laid_out(first: Option<&First>) -> (Tree, Vec<u8>) {
     let mut settled = upper.settle(&Merged::new()).expect("a tree");
     spool.complete().expect("a spool");
     let files = std::mem::take(&mut settled.contents);
-    let plan = lay_out(&mut settled.tree, &files, &spool, 64 << 10, first);
+    let plan = lay_out(&mut settled.tree, &files, &spool, 64 << 10, first).expect("a plan");
     let mut data = Vec::new();
     let read = plan.read(&spool, &mut |chunk: Vec<u8>| {
         data.extend_from_slice(&chunk);

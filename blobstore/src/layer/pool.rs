@@ -58,6 +58,11 @@ impl Pool {
         Ok(oldest)
     }
 
+    /// Whether each thread has a frame to work at, and one is there for who ends first.
+    pub(super) fn is_busy(&self) -> bool {
+        self.under_way.len() >= self.most / 2
+    }
+
     /// Waits for the oldest frame under way; `None` when there is none.
     pub(super) fn take(&mut self) -> Result<Option<Stored>> {
         let Some(oldest) = self.under_way.pop_front() else { return Ok(None) };

@@ -100,14 +100,9 @@ impl Writer {
     pub fn new(options: &Options, front: &Front<'_>, out: File) -> Result<Self> {
         let mut pool = Pool::new(options.level, options.threads)?;
         let first_data_block = blocks_of(front.metadata)?;
-        let (frames, table) = compress_metadata(&mut pool, front.metadata)?;
-        let sections = all_sections(table, front)?;
-        let content_len = content_len(&sections)?;
-        let mut end = format::FRAME_HEADER as u64 + u64::from(content_len);
-        for frame in &frames {
-            out.write_all_at(frame, end).map_err(LayerError::io(WRITING))?;
-            end += frame.len() as u64;
-        }
+        let mut sections = all_sections(front)?;
+        let mut end = format::FRAME_HEADER as u64 + u64::from(content_len(&sections)?);
+        sections[0].bytes = write_metadata(&mut pool, front.metadata, &out, &mut end)?;
         let header = Header {
             minor: format::MINOR,
             flags: front.flags,
@@ -188,30 +183,37 @@ fn blocks_of(metadata: &[u8]) -> Result<u64> {
     Ok(length / BLOCK)
 }
 
-/// The metadata's frames and their table.
-fn compress_metadata(pool: &mut Pool, metadata: &[u8]) -> Result<(Vec<Vec<u8>>, Vec<u8>)> {
-    let (mut frames, mut table) = (Vec::new(), Vec::new());
-    let mut add = |stored: Stored| {
+/// Writes the metadata's frames from byte `end` on, which is where they end then, and gives their table.
+fn write_metadata(pool: &mut Pool, metadata: &[u8], out: &File, end: &mut u64) -> Result<Vec<u8>> {
+    let mut table = Vec::new();
+    let mut add = |stored: Stored| -> Result<()> {
         table.extend_from_slice(&stored.entry.encode());
-        frames.push(stored.bytes);
+        out.write_all_at(&stored.bytes, *end).map_err(LayerError::io(WRITING))?;
+        *end += stored.bytes.len() as u64;
+        Ok(())
     };
     for part in metadata.chunks(format::METADATA_FRAME as usize) {
-        pool.push(part.to_vec())?.into_iter().for_each(&mut add);
+        // They are large: no more are under way than keep all threads busy.
+        if pool.is_busy() {
+            pool.take()?.map_or(Ok(()), &mut add)?;
+        }
+        pool.push(part.to_vec())?.map_or(Ok(()), &mut add)?;
     }
     while let Some(stored) = pool.take()? {
-        add(stored);
+        add(stored)?;
     }
-    Ok((frames, table))
+    Ok(table)
 }
 
-/// The tables as sections, that of the chunks still empty of meaning, then the caller's.
-fn all_sections(metadata: Vec<u8>, front: &Front<'_>) -> Result<Vec<Section>> {
+/// The tables as sections, still empty of meaning, then the caller's.
+fn all_sections(front: &Front<'_>) -> Result<Vec<Section>> {
+    let frames = front.metadata.len().div_ceil(format::METADATA_FRAME as usize);
     let table = u64::from(front.chunks) * format::ENTRY as u64;
     if table > u64::from(format::MAX_CONTENT) {
         return Err(malformed!("more chunks than an index can hold"));
     }
     let mut sections = vec![
-        Section { kind: format::SECTION_METADATA, must_understand: true, bytes: metadata },
+        Section { kind: format::SECTION_METADATA, must_understand: true, bytes: vec![0; frames * format::ENTRY] },
         Section { kind: format::SECTION_CHUNKS, must_understand: true, bytes: vec![0; table as usize] },
     ];
     for section in front.sections {

@@ -135,7 +135,7 @@ impl Collapser<'_> {
         let mut stands = None;
         for layer in layers {
             let (body, tree) = below::open(self.place(&layer.entry).await, &layer.entry).await?;
-            trees.plain.push(body.clone(), &tree, layer.entry.root_opaque);
+            trees.plain.push(body.clone(), &tree, layer.entry.root_opaque)?;
             stands = Some((body, tree, layer.entry.root_opaque));
         }
         let mut made = None;
@@ -147,7 +147,7 @@ impl Collapser<'_> {
             made = Some(new);
         }
         if let Some((body, tree, root_opaque)) = stands {
-            trees.collapsed.push(body, &tree, root_opaque);
+            trees.collapsed.push(body, &tree, root_opaque)?;
         }
         trees = blocking(move |runtime| {
             let Trees { plain, collapsed, proof } = &mut trees;

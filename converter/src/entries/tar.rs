@@ -15,8 +15,8 @@ pub fn read_entries<R: io::Read>(reader: &mut Reader<R>, upper: &mut Upper, spoo
         let at = |e: Error| e.at(&name);
         budget.charge(&entry, upper.paths()).map_err(at)?;
         match Meaning::of(&entry.path).map_err(at)? {
-            Meaning::Whiteout(path) => upper.whiteout(&path),
-            Meaning::Opaque(directory) => upper.opaque(&directory),
+            Meaning::Whiteout(path) => upper.whiteout(&path).map_err(at)?,
+            Meaning::Opaque(directory) => upper.opaque(&directory).map_err(at)?,
             Meaning::Ignored => {}
             Meaning::Entry => {
                 for dropped in keep_possible(&mut entry.attributes.xattrs) {

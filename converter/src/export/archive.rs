@@ -61,7 +61,7 @@ impl Archive<'_> {
     }
 
     fn directory(&mut self, path: &[u8], node: NodeId) -> Result<()> {
-        let mut attributes = self.view.tree.node(node).attributes.clone();
+        let mut attributes = self.view.tree.attributes(node);
         attributes.xattrs.remove(OPAQUE);
         let name = match path.len() {
             0 => b"./".to_vec(),
@@ -100,7 +100,7 @@ impl Archive<'_> {
             Content::Plain { .. } => (None, Vec::new()),
             Content::Sparse { size, .. } => (Some(*size), map(*size, &runs)),
         };
-        let attributes = &self.view.tree.node(node).attributes;
+        let attributes = &self.view.tree.attributes(node);
         let stored = map.len() as u64 + data;
         let described =
             Described { kind: EntryType::Regular, path, link: b"", attributes, stored, sparse, device: (0, 0) };

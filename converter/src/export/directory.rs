@@ -26,7 +26,7 @@ pub(super) fn write(view: &View, work: &mut Work<'_>, root: BorrowedFd<'_>) -> R
         for (name, child) in view.tree.children(id) {
             let path = if path.is_empty() { name.to_vec() } else { [&path[..], b"/", name].concat() };
             filler.make(directory.as_fd(), name, &path, child, work)?;
-            if view.tree.node(child).kind == Kind::Directory {
+            if view.tree.is_directory(child) {
                 open.push((path, child));
             }
         }

@@ -7,7 +7,7 @@ use super::Work;
 use super::view::View;
 use crate::contents::Run;
 use crate::error::{Error, Result, unwritable};
-use erofs::{BLOCK_U64, Content, Expect, Kind, Tree};
+use erofs::{BLOCK_U64, Content, Expect, Tree};
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -49,17 +49,18 @@ pub(super) fn write(view: &View, work: &mut Work<'_>, file: &File) -> Result<u64
 /// Gives each file its place in the data; what is to be copied there, and blocks of all of it.
 fn place(view: &View) -> (Tree, Vec<Copy>, u64) {
     let (mut tree, mut copies, mut blocks) = (view.tree.clone(), Vec::new(), 0);
-    let mut placed: HashMap<(usize, &Content), Content> = HashMap::new();
+    let mut placed: HashMap<(usize, Content), Content> = HashMap::new();
     for (node, content) in view.files() {
         let layer = view.layer_of(node);
-        let content = placed.entry((layer, content)).or_insert_with(|| {
+        let content = content.into_owned();
+        let placed = placed.entry((layer, content.clone())).or_insert_with(|| {
             let mut take = |offset: u64, start: u64, length: u64| {
                 let block = blocks;
                 copies.push(Copy { layer, run: Run { offset, start: start * BLOCK_U64, length }, block });
                 blocks += length.div_ceil(BLOCK_U64);
                 block
             };
-            match content {
+            match &content {
                 Content::Plain { size: 0, .. } => Content::EMPTY,
                 Content::Plain { size, start } => Content::Plain { size: *size, start: take(0, *start, *size) },
                 Content::Sparse { size, chunk_bits, chunks } => {
@@ -72,7 +73,7 @@ fn place(view: &View) -> (Tree, Vec<Copy>, u64) {
                 }
             }
         });
-        tree.node_mut(node).kind = Kind::File(content.clone());
+        tree.set_content(node, placed.clone());
     }
     (tree, copies, blocks)
 }

@@ -123,7 +123,7 @@ async fn load(origin: &Origin) -> Result<Loaded> {
         Origin::File(path) => open_file(path)?,
     };
     let root_opaque = body.root_opaque();
-    below.push(body, &tree, root_opaque);
+    below.push(body, &tree, root_opaque)?;
     Ok(Loaded { below, view: View::layer(tree, root_opaque) })
 }
 

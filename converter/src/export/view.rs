@@ -3,7 +3,8 @@
 use crate::below::Below;
 use crate::error::{Error, Result};
 use crate::tree::{self, Merged, OPAQUE};
-use erofs::{Content, Kind, Node, NodeId, Tree};
+use erofs::{Content, Node, NodeId, Tree};
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 /// A tree, and where its contents are: a file's content is a place in the data of its layer.
@@ -23,8 +24,8 @@ impl View {
     pub(super) fn merged(below: &Below) -> Result<Self> {
         let merged = &below.merged;
         let Some(root) = merged.root() else { return Err(Error::refused("a stack of no layers")) };
-        let mut tree = Tree::new(merged.node(root).attributes.clone());
-        let mut layers = vec![merged.node(root).layer];
+        let mut tree = Tree::new(merged.attributes(root));
+        let mut layers = vec![merged.layer(root)];
         let mut placed = HashMap::from([(root, Tree::ROOT)]);
         let mut open = vec![(root, Tree::ROOT)];
         while let Some((directory, parent)) = open.pop() {
@@ -35,9 +36,9 @@ impl View {
                     continue;
                 }
                 let node = add(&mut tree, merged, parent, name, id)?;
-                layers.push(merged.node(id).layer);
+                layers.push(merged.layer(id));
                 placed.insert(id, node);
-                if merged.node(id).kind == Kind::Directory {
+                if merged.is_directory(id) {
                     open.push((id, node));
                 }
             }
@@ -58,28 +59,28 @@ impl View {
 
     /// Whether the node is a directory that hides the one below it.
     pub(super) fn is_opaque(&self, id: NodeId) -> bool {
-        let opaque = self.tree.node(id).attributes.xattrs.contains_key(OPAQUE);
+        let opaque = self.tree.attributes(id).xattrs.contains_key(OPAQUE);
         self.marks && (opaque || (id == Tree::ROOT && self.root_opaque))
     }
 
     /// Bytes of all contents, holes left out; those of a file with several names count once.
     pub(super) fn bytes(&self) -> u64 {
         let stored = |content: &Content| crate::contents::runs(content).iter().map(|run| run.length).sum::<u64>();
-        self.files().map(|(_, content)| stored(content)).fold(0, u64::saturating_add)
+        self.files().map(|(_, content)| stored(&content)).fold(0, u64::saturating_add)
     }
 
     /// Every regular file with its contents, once, in the order of first names.
-    pub(super) fn files(&self) -> impl Iterator<Item = (NodeId, &Content)> {
+    pub(super) fn files(&self) -> impl Iterator<Item = (NodeId, Cow<'_, Content>)> {
         let mut seen = HashSet::new();
-        self.tree.walk().filter_map(move |visit| match &self.tree.node(visit.node).kind {
-            Kind::File(content) if seen.insert(visit.node) => Some((visit.node, content)),
-            _ => None,
+        self.tree.walk().filter_map(move |visit| {
+            let content = self.tree.content(visit.node).filter(|_| seen.insert(visit.node))?;
+            Some((visit.node, content))
         })
     }
 }
 
 fn add(tree: &mut Tree, merged: &Merged, parent: NodeId, name: &[u8], id: tree::NodeId) -> Result<NodeId> {
-    let node = merged.node(id);
-    let node = Node { attributes: node.attributes.clone(), kind: node.kind.clone() };
+    let tree::Node { attributes, kind, .. } = merged.node(id);
+    let node = Node { attributes, kind };
     tree.add(parent, name, node).map_err(|e| Error::refused(e.to_string()).at(name))
 }

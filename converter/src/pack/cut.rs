@@ -8,7 +8,7 @@
 //! in some small files come back to the same cuts soon. Long runs of zeros are chunks of their own, large ones.
 
 use super::hash::RUN_MIN;
-use super::item::Body;
+use super::item::Item;
 use blobstore::layer::format::MAX_FRAME;
 
 /// Takes the bodies in path order and gives the chunks' lengths.
@@ -36,8 +36,8 @@ impl Cutter {
     }
 
     /// Adds a body; `zeros` are its runs of zero blocks, `key` is a hash of its path and size.
-    pub(super) fn add(&mut self, body: &Body, zeros: &[(u64, u64)], key: [u8; 32]) {
-        let length = body.length();
+    pub(super) fn add(&mut self, item: &Item, zeros: &[(u64, u64)], key: [u8; 32]) {
+        let length = item.length();
         if length >= self.target {
             self.flush();
             return self.large(length, zeros);

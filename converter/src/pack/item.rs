@@ -8,6 +8,7 @@
 use super::hash::{BodyHasher, Hash};
 use crate::tar::{Extent, Shape};
 use erofs::{BLOCK_U64, Content, SparseLayout};
+use std::fmt;
 
 /// Bytes of a body that stand together where the file's stored bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,90 +27,134 @@ pub(super) enum From {
     Spool,
     /// In the file that is the input.
     Source,
-    /// In a file of the directory that is the input, by its number there.
-    Directory(u32),
+    /// In a file of the directory that is the input.
+    Directory,
 }
 
-/// One file's contents. A layer can have millions of them.
-#[derive(Debug)]
+/// Where the stored bytes of contents begin, in eight bytes: whose, in two bits, and the byte of it; of a file of a
+/// directory its number there.
+#[derive(Clone, Copy)]
+struct Place(u64);
+
+impl Place {
+    /// No file has as many bytes as fill the rest.
+    const BITS: u32 = u64::BITS - 2;
+
+    fn new(from: From, at: u64) -> Self {
+        Self((from as u64) << Self::BITS | at)
+    }
+
+    fn from(self) -> From {
+        match self.0 >> Self::BITS {
+            0 => From::Spool,
+            1 => From::Source,
+            _ => From::Directory,
+        }
+    }
+
+    fn at(self) -> u64 {
+        self.0 & ((1 << Self::BITS) - 1)
+    }
+}
+
+/// One file's contents: what of it stands in the data space, and what is in no segment is zero. A layer can have millions
+/// of them.
+#[derive(Clone)]
 pub struct Item {
-    pub(super) body: Body,
-    /// Long runs of zero blocks in the body: start and length in bytes.
-    zeros: Option<Box<[(u64, u64)]>>,
-    pub(super) from: From,
-}
-
-impl Item {
-    /// Contents without long runs of zero blocks, for all that is known yet.
-    pub(super) fn new(body: Body, from: From) -> Self {
-        Self { body, zeros: None, from }
-    }
-
-    /// Tells the long runs of zero blocks, once they are known.
-    pub(super) fn set_zeros(&mut self, zeros: Vec<(u64, u64)>) {
-        self.zeros = (!zeros.is_empty()).then(|| zeros.into());
-    }
-
     /// Bytes of the file, holes included.
-    pub fn size(&self) -> u64 {
-        self.body.plain.length
-    }
-
-    /// Long runs of zero blocks in the body: start and length in bytes.
-    pub(super) fn zeros(&self) -> &[(u64, u64)] {
-        self.zeros.as_deref().unwrap_or_default()
-    }
-}
-
-/// What of a file stands in the data space. What is in no segment is zero.
-#[derive(Debug)]
-pub(super) struct Body {
-    /// All of the file, as it would be stored without holes.
-    plain: Segment,
+    size: u64,
+    place: Place,
     sparse: Option<Box<Sparse>>,
 }
 
-#[derive(Debug)]
+/// What of a file with holes stands in the data space.
+#[derive(Debug, Clone)]
 struct Sparse {
     layout: SparseLayout,
     segments: Vec<Segment>,
 }
 
-impl Body {
-    /// Of a file whose stored bytes begin at `at`.
-    pub(super) fn new(shape: &Shape, at: u64) -> Self {
-        let plain = Segment { to: 0, length: shape.size, at };
-        let Some(map) = &shape.map else { return Self { plain, sparse: None } };
+impl fmt::Debug for Item {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { size, place, sparse } = self;
+        f.debug_struct("Item").field("size", size).field("from", &place.from()).field("sparse", sparse).finish()
+    }
+}
+
+impl Item {
+    /// Of a file whose stored bytes begin at `at`; `at` is its number where it is a file of a directory.
+    pub(super) fn new(shape: &Shape, from: From, at: u64) -> Self {
+        let plain = Self { size: shape.size, place: Place::new(from, at), sparse: None };
+        let Some(map) = &shape.map else { return plain };
         let ranges: Vec<_> = map.iter().map(|extent| (extent.offset, extent.length)).collect();
         let layout = Content::sparse(shape.size, &ranges);
         let whole = Extent { offset: 0, length: shape.size };
         if map[..] == [whole] {
-            return Self { plain, sparse: None };
+            return plain;
         }
         let segments = segments(map, &layout, at);
-        Self { plain, sparse: Some(Box::new(Sparse { layout, segments })) }
+        Self { sparse: Some(Box::new(Sparse { layout, segments })), ..plain }
     }
 
-    /// Its length, a multiple of the block size.
+    /// Bytes of [`Item::to_bytes`].
+    pub(super) const BYTES: usize = 16;
+
+    /// All but what a file with holes has besides.
+    pub(super) fn to_bytes(&self) -> [u8; Self::BYTES] {
+        (u128::from(self.size) << 64 | u128::from(self.place.0)).to_le_bytes()
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
+        let both = u128::from_le_bytes(*bytes);
+        Self { size: (both >> 64) as u64, place: Place(both as u64), sparse: None }
+    }
+
+    /// Whether it has holes that are not stored.
+    pub(super) fn is_sparse(&self) -> bool {
+        self.sparse.is_some()
+    }
+
+    /// Where its bytes are.
+    pub(super) fn from(&self) -> From {
+        self.place.from()
+    }
+
+    /// The number of a file of a directory.
+    pub(super) fn number(&self) -> u32 {
+        // Fits: it was one.
+        self.place.at() as u32
+    }
+
+    /// Bytes of the file, holes included.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Bytes of its body, a multiple of the block size.
     pub(super) fn length(&self) -> u64 {
-        let stored = self.sparse.as_ref().map_or(self.plain.length, |sparse| sparse.layout.stored());
+        let stored = self.sparse.as_ref().map_or(self.size, |sparse| sparse.layout.stored());
         stored.next_multiple_of(BLOCK_U64)
     }
 
-    /// In order of their place in the body, and of their bytes where they are.
-    pub(super) fn segments(&self) -> &[Segment] {
-        match &self.sparse {
-            Some(sparse) => &sparse.segments,
-            None if self.plain.length == 0 => &[],
-            None => std::slice::from_ref(&self.plain),
+    /// One after the other, in order of their place in the body, and of their bytes where they are.
+    pub(super) fn segment(&self, index: usize) -> Option<Segment> {
+        if let Some(sparse) = &self.sparse {
+            return sparse.segments.get(index).copied();
         }
+        let at = if self.from() == From::Directory { 0 } else { self.place.at() };
+        (index == 0 && self.size > 0).then_some(Segment { to: 0, length: self.size, at })
+    }
+
+    /// All of them.
+    pub(super) fn segments(&self) -> impl Iterator<Item = Segment> {
+        (0..).map_while(|index| self.segment(index))
     }
 
     /// The contents of the file, when the body starts at this block of the data space.
     pub(super) fn content(&self, start: u64) -> Content {
         match self.layout() {
-            None if self.plain.length == 0 => Content::EMPTY,
-            None => Content::Plain { size: self.plain.length, start },
+            None if self.size == 0 => Content::EMPTY,
+            None => Content::Plain { size: self.size, start },
             Some(layout) => {
                 let blocks = layout.pieces.iter().scan(start, |next, piece| {
                     let here = *next;
@@ -126,7 +171,7 @@ impl Body {
         let pieces = self.layout().map_or(&[][..], |layout| &layout.pieces);
         let chunk_bits = self.layout().map_or(0, |layout| u64::from(layout.chunk_bits) + 1);
         let numbers = pieces.iter().flat_map(|piece| [piece.offset, piece.len]);
-        hasher.finish(numbers.chain([pieces.len() as u64, chunk_bits, self.plain.length]))
+        hasher.finish(numbers.chain([pieces.len() as u64, chunk_bits, self.size]))
     }
 
     /// Where the file has holes, and is not stored as a plain one.
@@ -164,29 +209,31 @@ mod tests {
         Extent { offset, length }
     }
 
-    fn body(size: u64, map: &[Extent]) -> Body {
-        Body::new(&Shape { size, map: Some(map.to_vec()) }, 100)
+    fn item(size: u64, map: &[Extent]) -> Item {
+        Item::new(&Shape { size, map: Some(map.to_vec()) }, From::Source, 100)
     }
 
     #[test]
     fn each_stored_byte_is_in_one_segment_in_order() {
         let map = [extent(10, 100), extent(5000, 8000), extent(1 << 20, 3), extent((1 << 20) + 10, 4)];
-        let body = body((1 << 20) + 20, &map);
+        let item = item((1 << 20) + 20, &map);
         let mut at = 100;
-        for segment in body.segments() {
+        for segment in item.segments() {
             assert_eq!(segment.at, at);
             at += segment.length;
         }
         assert_eq!(at - 100, 8107);
-        assert!(body.segments().windows(2).all(|pair| pair[0].to + pair[0].length <= pair[1].to));
-        assert!(body.length() < 1 << 18);
+        let segments: Vec<_> = item.segments().collect();
+        assert!(segments.windows(2).all(|pair| pair[0].to + pair[0].length <= pair[1].to));
+        assert!(item.length() < 1 << 18);
     }
 
     #[test]
     fn a_file_whose_holes_are_not_worth_it_is_plain() {
         for map in [vec![extent(0, 9000)], vec![extent(0, 10), extent(4096, 4904)], vec![extent(1, 8998)]] {
-            assert_eq!(body(9000, &map).content(7), Content::Plain { size: 9000, start: 7 });
+            assert_eq!(item(9000, &map).content(7), Content::Plain { size: 9000, start: 7 });
         }
-        assert_eq!(body(0, &[]).content(7), Content::EMPTY);
+        assert_eq!(item(0, &[]).content(7), Content::EMPTY);
+        assert_eq!(size_of::<Item>(), 24);
     }
 }

@@ -3,13 +3,15 @@
 //! Files lie in path order, but for those that are to come first; each from a block on, filled up with zeros. Equal contents
 //! share blocks. Files with holes store what [`erofs::Content::sparse`] says. First all of it is planned, so that a layer's
 //! metadata can be written; then the contents are read, in order. Equal trees and contents give equal chunks; memory is
-//! some hundred bytes a file, and one chunk.
+//! some fifty bytes a file, and one chunk.
 
 mod cut;
 mod files;
 mod first;
 mod hash;
+mod hashes;
 mod item;
+mod list;
 mod read;
 mod spool;
 
@@ -20,8 +22,13 @@ pub use spool::Spool;
 
 use crate::error::Result;
 use cut::Cutter;
-use erofs::{BLOCK, Kind, NodeId, Tree, Visit};
+use erofs::{BLOCK, NodeId, Tree, Visit};
+use list::List;
 use read::DataReader;
+use std::num::NonZeroU32;
+
+/// Contents that have no place yet.
+const NOWHERE: u64 = u64::MAX;
 
 /// Where all contents go.
 #[derive(Debug)]
@@ -30,62 +37,80 @@ pub struct Plan {
     pub blocks: u64,
     /// Bytes of files that share the blocks of others.
     pub deduplicated: u64,
-    /// Numbers of the contents, as their bodies follow each other.
-    order: Vec<u32>,
+    /// The contents, as their bodies follow each other.
+    list: List,
     /// Length of each chunk.
     cuts: Vec<u32>,
 }
 
 /// Gives each regular file of `tree` its contents, which are those of `files` by node and number in the spool. Those of
 /// `first` come before all others.
-pub fn plan(tree: &mut Tree, files: &[(NodeId, u32)], spool: &Spool, target: u32, first: Option<&First>) -> Plan {
-    let mut plan = Plan { blocks: 0, deduplicated: 0, order: Vec::new(), cuts: Vec::new() };
-    let mut cutter = Cutter::new(target);
-    let mut starts = vec![None; spool.len()];
+pub fn plan(
+    tree: &mut Tree,
+    files: &[(NodeId, u32)],
+    spool: &Spool,
+    target: u32,
+    first: Option<&First>,
+) -> Result<Plan> {
+    let (cutter, list) = (Cutter::new(target), list::Writer::new(spool.directory())?);
+    let mut space = Space { blocks: 0, cutter, list };
+    let mut deduplicated = 0;
+    let mut starts = vec![NOWHERE; spool.len()];
     let mut numbers = vec![None; tree.len()];
-    files.iter().for_each(|(node, number)| numbers[node.index()] = Some(spool.first(*number)));
-    let mut place = |visit: Visit, full: bool| {
+    // Fits: there is no 2^32nd, whose number would have none behind it.
+    files.iter().for_each(|(node, number)| numbers[node.index()] = NonZeroU32::new(spool.first(*number) + 1));
+    let mut place = |visit: Visit, full: bool| -> Result<()> {
         // Each node once, under its first name.
-        let Some(number) = numbers[visit.node.index()].take() else { return };
-        let item = spool.item(number);
+        let Some(number) = numbers[visit.node.index()].take() else { return Ok(()) };
+        let number = number.get() - 1;
         match starts[number as usize] {
-            Some(_) => plan.deduplicated += item.size(),
-            None => {
-                cutter.set_full(full);
-                starts[number as usize] = Some(plan.place(number, item, &mut cutter, &visit.path));
+            NOWHERE => {
+                space.cutter.set_full(full);
+                starts[number as usize] = space.place(number, spool, &visit.path)?;
             }
+            _ => deduplicated += spool.item(number).size(),
         }
+        Ok(())
     };
     if let Some(first) = first {
         let mut ranked: Vec<_> = tree.walk().filter_map(|visit| Some((first.rank(&visit.path)?, visit))).collect();
         ranked.sort_by_key(|(rank, _)| *rank);
-        ranked.into_iter().for_each(|(_, visit)| place(visit, true));
+        ranked.into_iter().try_for_each(|(_, visit)| place(visit, true))?;
     }
-    tree.walk().for_each(|visit| place(visit, false));
+    tree.walk().try_for_each(|visit| place(visit, false))?;
     for (node, number) in files {
         let number = spool.first(*number);
-        if let Some(start) = starts[number as usize] {
-            tree.node_mut(*node).kind = Kind::File(spool.item(number).body.content(start));
+        if starts[number as usize] != NOWHERE {
+            tree.set_content(*node, spool.item(number).content(starts[number as usize]));
         }
     }
-    plan.cuts = cutter.finish();
-    plan
+    let Space { blocks, cutter, list } = space;
+    Ok(Plan { blocks, deduplicated, list: list.finish()?, cuts: cutter.finish() })
+}
+
+/// The data space, growing.
+struct Space {
+    blocks: u64,
+    cutter: Cutter,
+    list: list::Writer,
+}
+
+impl Space {
+    /// Puts a file's contents at the end; the block where they start.
+    fn place(&mut self, number: u32, spool: &Spool, path: &[u8]) -> Result<u64> {
+        let (start, item) = (self.blocks, spool.item(number));
+        if item.length() > 0 {
+            let mut key = blake3::Hasher::new();
+            key.update(&item.size().to_le_bytes()).update(path);
+            self.cutter.add(item, spool.zeros(number), *key.finalize().as_bytes());
+            self.blocks += item.length() / BLOCK as u64;
+            self.list.push(number, item)?;
+        }
+        Ok(start)
+    }
 }
 
 impl Plan {
-    /// Puts a file's contents at the end of the data space; the block where they start.
-    fn place(&mut self, number: u32, item: &Item, cutter: &mut Cutter, path: &[u8]) -> u64 {
-        let start = self.blocks;
-        if item.body.length() > 0 {
-            let mut key = blake3::Hasher::new();
-            key.update(&item.size().to_le_bytes()).update(path);
-            cutter.add(&item.body, item.zeros(), *key.finalize().as_bytes());
-            self.blocks += item.body.length() / BLOCK as u64;
-            self.order.push(number);
-        }
-        start
-    }
-
     /// How many chunks there are.
     pub fn chunks(&self) -> usize {
         self.cuts.len()
@@ -93,7 +118,7 @@ impl Plan {
 
     /// Reads the contents and hands the chunks to `emit`, in order.
     pub fn read(&self, spool: &Spool, emit: &mut dyn FnMut(Vec<u8>) -> Result<()>) -> Result<()> {
-        let mut reader = DataReader::new(spool, &self.order);
+        let mut reader = DataReader::new(spool, &self.list)?;
         for &length in &self.cuts {
             let mut chunk = vec![0; length as usize];
             reader.fill(&mut chunk)?;

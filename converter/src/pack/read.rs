@@ -2,60 +2,65 @@
 
 use super::hash::{BodyHasher, Hash};
 use super::item::Item;
+use super::list::{List, Reader};
 use super::spool::Spool;
 use crate::error::{Error, Result};
+use std::borrow::Cow;
 
 /// Reads bodies one behind the other. What comes from a source that can have been changed is hashed again: it has to be what
 /// it was.
 pub(super) struct DataReader<'a> {
     spool: &'a Spool,
-    order: std::slice::Iter<'a, u32>,
+    list: Reader<'a>,
     open: Option<Open<'a>>,
 }
 
 /// A body of which some was read.
 struct Open<'a> {
-    item: &'a Item,
+    item: Cow<'a, Item>,
     at: u64,
     /// The first segment that may have bytes from `at` on.
     segment: usize,
     /// The hash that it has to have.
-    again: Option<(BodyHasher, &'a Hash)>,
+    again: Option<(BodyHasher, Hash)>,
 }
 
 /// Hash and long runs of zeros of a body, read through a buffer.
 pub(super) fn hash(spool: &Spool, item: &Item, buffer: &mut [u8]) -> Result<(Hash, Vec<(u64, u64)>)> {
     let mut hasher = BodyHasher::default();
-    let mut open = Open::new(item, None);
-    while open.at < item.body.length() {
-        let count = usize::try_from(item.body.length() - open.at).unwrap_or(usize::MAX).min(buffer.len());
+    let mut open = Open::new(Cow::Borrowed(item), None);
+    while open.at < item.length() {
+        let count = usize::try_from(item.length() - open.at).unwrap_or(usize::MAX).min(buffer.len());
         buffer[..count].fill(0);
         open.fill(spool, &mut buffer[..count])?;
         hasher.bytes(&buffer[..count]);
     }
-    Ok(item.body.finish(hasher))
+    Ok(item.finish(hasher))
 }
 
 impl<'a> DataReader<'a> {
-    /// Of the items with these numbers.
-    pub(super) fn new(spool: &'a Spool, order: &'a [u32]) -> Self {
-        Self { spool, order: order.iter(), open: None }
+    /// Of the contents on the list.
+    pub(super) fn new(spool: &'a Spool, list: &'a List) -> Result<Self> {
+        Ok(Self { spool, list: list.read()?, open: None })
     }
 
     /// Fills a buffer of zeros with the next bytes of the data space.
     pub(super) fn fill(&mut self, mut buffer: &mut [u8]) -> Result<()> {
         while !buffer.is_empty() {
             let Some(open) = &mut self.open else {
-                let next = self.order.next().ok_or_else(|| Error::failed("cutting chunks", "there is no more data"))?;
-                self.open = Some(Open::new(self.spool.item(*next), self.spool.to_check(*next)));
+                let next = self.list.next()?;
+                let (number, item) = next.ok_or_else(|| Error::failed("cutting chunks", "there is no more data"))?;
+                let hash = self.spool.to_check(number, &item)?;
+                let item = self.spool.sparse(number).map_or(Cow::Owned(item), Cow::Borrowed);
+                self.open = Some(Open::new(item, hash));
                 continue;
             };
-            let left = open.item.body.length() - open.at;
+            let left = open.item.length() - open.at;
             let count = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
             let (now, later) = buffer.split_at_mut(count);
             open.fill(self.spool, now)?;
             buffer = later;
-            if open.at == open.item.body.length()
+            if open.at == open.item.length()
                 && let Some(done) = self.open.take()
             {
                 done.finish()?;
@@ -66,18 +71,17 @@ impl<'a> DataReader<'a> {
 }
 
 impl<'a> Open<'a> {
-    fn new(item: &'a Item, hash: Option<&'a Hash>) -> Self {
+    fn new(item: Cow<'a, Item>, hash: Option<Hash>) -> Self {
         Self { item, at: 0, segment: 0, again: hash.map(|hash| (BodyHasher::default(), hash)) }
     }
 
     fn fill(&mut self, spool: &Spool, buffer: &mut [u8]) -> Result<()> {
         let end = self.at + buffer.len() as u64;
-        let segments = self.item.body.segments();
-        while let Some(segment) = segments.get(self.segment).filter(|segment| segment.to < end) {
+        while let Some(segment) = self.item.segment(self.segment).filter(|segment| segment.to < end) {
             let start = segment.to.max(self.at);
             let stop = (segment.to + segment.length).min(end);
             let to = (start - self.at) as usize..(stop - self.at) as usize;
-            spool.read(self.item, &mut buffer[to], segment.at + (start - segment.to))?;
+            spool.read(&self.item, &mut buffer[to], segment.at + (start - segment.to))?;
             if stop < segment.to + segment.length {
                 break;
             }
@@ -91,7 +95,7 @@ impl<'a> Open<'a> {
     }
 
     fn finish(self) -> Result<()> {
-        match self.again.is_none_or(|(hasher, hash)| self.item.body.finish(hasher).0 == *hash) {
+        match self.again.is_none_or(|(hasher, hash)| self.item.finish(hasher).0 == hash) {
             true => Ok(()),
             false => Err(Error::failed("reading the source again", "it was changed while it was converted")),
         }

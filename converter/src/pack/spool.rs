@@ -5,11 +5,13 @@
 //! not even pass first: only those that could be equal, being of one size, are hashed, once all sizes are known. So it is
 //! with the files of a directory, which must look as they did before. A tar that can have been changed is hashed both times.
 //!
-//! Memory: a buffer, and about a hundred bytes a file.
+//! Memory: a buffer, and 24 bytes for different contents, some 20 more where they are hashed when they pass. Hashes are in
+//! a file of their own.
 
 use super::files::DirectoryFiles;
 use super::hash::{BodyHasher, Hash, RUN_MIN};
-use super::item::{Body, From, Item, Segment};
+use super::hashes::Equal;
+use super::item::{From, Item, Segment};
 use super::read::hash;
 use crate::error::{Error, Result};
 use crate::limits::ZEROS;
@@ -20,7 +22,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const BUFFER: usize = 256 << 10;
 
@@ -34,12 +36,17 @@ pub struct Spool {
     /// Where the input can be read again.
     source: Source,
     items: Vec<Item>,
+    /// Those with holes, when the others are forgotten.
+    sparse: HashMap<u32, Item>,
+    /// Long runs of zero blocks in the bodies that have any: start and length in bytes.
+    runs: HashMap<u32, Box<[(u64, u64)]>>,
     /// The hash of each, where they are hashed when they pass, and have to be checked later.
-    hashes: Vec<Hash>,
-    /// Places in the list by the first bytes of the hash: the hashes themselves are kept once.
-    by_hash: HashMap<[u8; 8], u32>,
+    hashes: Option<Equal>,
     /// For each the first that is equal to it, where that is found only in the end.
     same: Vec<u32>,
+    /// For further temporary files.
+    directory: PathBuf,
+    complete: bool,
     buffer: Vec<u8>,
 }
 
@@ -61,9 +68,20 @@ impl Spool {
     pub fn new(directory: &Path) -> Result<Self> {
         let file = tempfile::tempfile_in(directory)
             .map_err(|e| Error::failed(format!("making a spool file in {}", directory.display()), e))?;
-        let (items, hashes, by_hash, same) = (Vec::new(), Vec::new(), HashMap::new(), Vec::new());
-        let buffer = vec![0; BUFFER];
-        Ok(Self { file, end: 0, zeros: 0, source: Source::Spooled, items, hashes, by_hash, same, buffer })
+        Ok(Self {
+            file,
+            end: 0,
+            zeros: 0,
+            source: Source::Spooled,
+            items: Vec::new(),
+            sparse: HashMap::new(),
+            runs: HashMap::new(),
+            hashes: Some(Equal::new(directory)),
+            same: Vec::new(),
+            directory: directory.to_owned(),
+            complete: false,
+            buffer: vec![0; BUFFER],
+        })
     }
 
     /// From now on [`Spool::add_in_place`] does not copy: the input starts at this byte of the file. `fixed`: nobody can
@@ -79,8 +97,7 @@ impl Spool {
 
     /// Takes a file's stored bytes from `read`, which gives 0 at their end; returns the file's number.
     pub fn add(&mut self, shape: &Shape, read: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<u32> {
-        let body = Body::new(shape, self.end);
-        self.take(shape, body, From::Spool, read)
+        self.take(shape, Item::new(shape, From::Spool, self.end), read)
     }
 
     /// As [`Spool::add`], of a file without holes that is not read yet: `path` leads to it from the directory that is the
@@ -88,8 +105,8 @@ impl Spool {
     pub fn add_file(&mut self, path: &[u8], stat: &Stat) -> Result<Option<u32>> {
         let Source::Directory(files) = &mut self.source else { return Ok(None) };
         let Some(number) = files.add(path, stat) else { return Ok(None) };
-        let body = Body::new(&Shape { size: stat.st_size as u64, map: None }, 0);
-        self.push(Item::new(body, From::Directory(number))).map(Some)
+        let shape = Shape { size: stat.st_size as u64, map: None };
+        self.push(Item::new(&shape, From::Directory, number.into())).map(Some)
     }
 
     /// As [`Spool::add`], of bytes that stand in the input from `position` on.
@@ -101,43 +118,36 @@ impl Spool {
     ) -> Result<u32> {
         match &self.source {
             Source::File { start, fixed, .. } => {
-                let body = Body::new(shape, start + position);
+                let item = Item::new(shape, From::Source, start + position);
                 match *fixed && shape.map.is_none() {
-                    true => self.push(Item::new(body, From::Source)),
-                    false => self.take(shape, body, From::Source, read),
+                    true => self.push(item),
+                    false => self.take(shape, item, read),
                 }
             }
             _ => self.add(shape, read),
         }
     }
 
-    fn take(
-        &mut self,
-        shape: &Shape,
-        body: Body,
-        from: From,
-        mut read: impl FnMut(&mut [u8]) -> Result<usize>,
-    ) -> Result<u32> {
-        let want: u64 = body.segments().iter().map(|segment| segment.length).sum();
-        self.count_zeros(shape, body.length() - want)?;
+    fn take(&mut self, shape: &Shape, item: Item, mut read: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<u32> {
+        let want: u64 = item.segments().map(|segment| segment.length).sum();
+        self.count_zeros(shape, item.length() - want)?;
         let mut hasher = BodyHasher::default();
-        for segment in body.segments() {
+        for segment in item.segments() {
             hasher.zeros(segment.to - hasher.at());
-            self.take_segment(segment, from, &mut read, &mut hasher)?;
+            self.take_segment(segment, item.from(), &mut read, &mut hasher)?;
         }
         if read(&mut self.buffer[..1])? != 0 {
             return Err(Error::refused(format!("its contents are more than the {want} bytes that were announced")));
         }
-        hasher.zeros(body.length() - hasher.at());
-        let (hash, zeros) = body.finish(hasher);
-        let mut item = Item::new(body, from);
-        item.set_zeros(zeros);
-        self.keep(item, hash, if from == From::Spool { want } else { 0 })
+        hasher.zeros(item.length() - hasher.at());
+        let (hash, zeros) = item.finish(hasher);
+        let spooled = if item.from() == From::Spool { want } else { 0 };
+        self.keep(item, hash, zeros, spooled)
     }
 
     fn take_segment(
         &mut self,
-        segment: &Segment,
+        segment: Segment,
         from: From,
         read: &mut impl FnMut(&mut [u8]) -> Result<usize>,
         hasher: &mut BodyHasher,
@@ -176,18 +186,22 @@ impl Spool {
     }
 
     /// Keeps an item whose bytes stand at the end of the spool, unless its contents are there already.
-    fn keep(&mut self, item: Item, hash: Hash, spooled: u64) -> Result<u32> {
-        if !self.late() {
-            let next = self.next()?;
-            let number = *self.by_hash.entry(*hash.first_chunk().unwrap_or(&[0; 8])).or_insert(next);
-            if self.hashes.get(number as usize) == Some(&hash) {
-                return Ok(number);
-            }
-            // Of contents whose hashes begin alike, which are rarer than any error, all but the first are kept each time.
-            self.hashes.push(hash);
+    fn keep(&mut self, item: Item, hash: Hash, zeros: Vec<(u64, u64)>, spooled: u64) -> Result<u32> {
+        let next = self.next()?;
+        if let Some(equal) = self.hashes.as_mut().filter(|_| !is_late(&self.source))
+            && let Some(first) = equal.add(hash)?
+        {
+            return Ok(first);
         }
         self.end += spooled;
+        self.set_zeros(next, zeros);
         self.push(item)
+    }
+
+    fn set_zeros(&mut self, number: u32, zeros: Vec<(u64, u64)>) {
+        if !zeros.is_empty() {
+            self.runs.insert(number, zeros.into());
+        }
     }
 
     fn push(&mut self, item: Item) -> Result<u32> {
@@ -200,19 +214,18 @@ impl Spool {
         u32::try_from(self.items.len()).map_err(|e| Error::failed("counting the contents", e))
     }
 
-    /// Whether equal contents are found in the end only.
-    fn late(&self) -> bool {
-        matches!(self.source, Source::File { fixed: true, .. } | Source::Directory(_))
-    }
-
-    /// Nothing more is added: finds what is equal, or forgets what it is found by.
+    /// Nothing more is added: finds what is equal, or forgets what it is found by. Once is enough.
     pub fn complete(&mut self) -> Result<()> {
-        self.by_hash = HashMap::new();
-        if self.late() {
+        if std::mem::replace(&mut self.complete, true) {
+            return Ok(());
+        }
+        if is_late(&self.source) {
             self.find_zeros()?;
             self.find_equal()?;
-        } else if matches!(self.source, Source::Spooled) {
-            self.hashes = Vec::new();
+        }
+        match (&self.source, &mut self.hashes) {
+            (Source::File { fixed: false, .. }, Some(hashes)) => hashes.forget_table(),
+            _ => self.hashes = None,
         }
         Ok(())
     }
@@ -221,11 +234,11 @@ impl Spool {
     /// multiple of half of the shortest one's length: where none of those is zero, there is no run.
     fn find_zeros(&mut self) -> Result<()> {
         let mut buffer = std::mem::take(&mut self.buffer);
-        for number in 0..self.items.len() {
-            let item = &self.items[number];
-            let length = item.body.length();
-            let [only] = item.body.segments() else { continue };
-            if item.from == From::Spool || length < RUN_MIN {
+        for number in 0..self.next()? {
+            let item = self.item(number);
+            let length = item.length();
+            let (Some(only), None) = (item.segment(0), item.segment(1)) else { continue };
+            if item.from() == From::Spool || length < RUN_MIN {
                 continue;
             }
             let mut probes = (0..only.length).step_by(RUN_MIN as usize / 2);
@@ -236,7 +249,7 @@ impl Spool {
             })?;
             if any {
                 let (_, zeros) = hash(self, item, &mut buffer)?;
-                self.items[number].set_zeros(zeros);
+                self.set_zeros(number, zeros);
             }
         }
         self.buffer = buffer;
@@ -247,13 +260,16 @@ impl Spool {
         let mut buffer = std::mem::take(&mut self.buffer);
         let mut same: Vec<u32> = (0..self.next()?).collect();
         let mut order = same.clone();
-        let size = |number: &u32| (self.item(*number).size(), self.item(*number).body.length());
-        order.sort_by_cached_key(size);
+        let size = |number: &u32| (self.item(*number).size(), self.item(*number).length());
+        order.sort_unstable_by_key(|number| (size(number), *number));
         for alike in order.chunk_by(|a, b| size(a) == size(b)).filter(|alike| alike.len() > 1) {
-            let mut seen = HashMap::new();
+            let (mut equal, mut different) = (Equal::new(&self.directory), Vec::new());
             for &number in alike {
                 let (hash, _) = hash(self, self.item(number), &mut buffer)?;
-                same[number as usize] = *seen.entry(hash).or_insert(number);
+                match equal.add(hash)? {
+                    Some(first) => same[number as usize] = different[first as usize],
+                    None => different.push(number),
+                }
             }
         }
         (self.same, self.buffer) = (same, buffer);
@@ -265,14 +281,40 @@ impl Spool {
         &self.items[number as usize]
     }
 
+    /// Forgets what only a plan needs, once there is one: most of what is known of contents.
+    pub fn forget_plain(&mut self) {
+        let all = std::mem::take(&mut self.items).into_iter().zip(0..);
+        self.sparse = all.filter(|(item, _)| item.is_sparse()).map(|(item, number)| (number, item)).collect();
+        self.same = Vec::new();
+        self.runs = HashMap::new();
+    }
+
+    /// A file's contents by its number, where it has holes.
+    pub(super) fn sparse(&self, number: u32) -> Option<&Item> {
+        self.items.get(number as usize).or_else(|| self.sparse.get(&number)).filter(|item| item.is_sparse())
+    }
+
+    /// Where temporary files go.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// The number of the first contents that are equal to these.
     pub(super) fn first(&self, number: u32) -> u32 {
         self.same.get(number as usize).copied().unwrap_or(number)
     }
 
+    /// Long runs of zero blocks in the body of contents: start and length in bytes.
+    pub(super) fn zeros(&self, number: u32) -> &[(u64, u64)] {
+        self.runs.get(&number).map_or(&[], |runs| runs)
+    }
+
     /// The hash that contents must have when they are read again, where that is not sure.
-    pub(super) fn to_check(&self, number: u32) -> Option<&Hash> {
-        self.hashes.get(number as usize).filter(|_| self.item(number).from != From::Spool)
+    pub(super) fn to_check(&self, number: u32, item: &Item) -> Result<Option<Hash>> {
+        match &self.hashes {
+            Some(hashes) if item.from() != From::Spool => hashes.get(number),
+            _ => Ok(None),
+        }
     }
 
     /// How many contents there are; some may be equal.
@@ -287,13 +329,18 @@ impl Spool {
 
     /// Fills `buffer` with bytes of an item, from where its segments say they are.
     pub(super) fn read(&self, item: &Item, buffer: &mut [u8], at: u64) -> Result<()> {
-        let (file, what) = match (item.from, &self.source) {
-            (From::Directory(number), Source::Directory(files)) => return files.read(number, buffer, at),
+        let (file, what) = match (item.from(), &self.source) {
+            (From::Directory, Source::Directory(files)) => return files.read(item.number(), buffer, at),
             (From::Source, Source::File { file, .. }) => (file, "reading the source again"),
             _ => (&self.file, "reading the spool file"),
         };
         file.read_exact_at(buffer, at).map_err(|e| Error::failed(what, e))
     }
+}
+
+/// Whether equal contents are found in the end only.
+fn is_late(source: &Source) -> bool {
+    matches!(source, Source::File { fixed: true, .. } | Source::Directory(_))
 }
 
 #[cfg(test)]
@@ -331,7 +378,7 @@ mod tests {
         coarse[4095..4097].copy_from_slice(b"de");
         assert_eq!(add(&mut spool, &holes(1 << 20, &[(0, 8192)]), &coarse).unwrap(), fine);
         let item = spool.item(fine);
-        let erofs::Content::Sparse { chunks, chunk_bits, .. } = item.body.content(5) else { panic!("{item:?}") };
+        let erofs::Content::Sparse { chunks, chunk_bits, .. } = item.content(5) else { panic!("{item:?}") };
         assert!(chunks.contains(&None) && chunks[0] == Some(5), "{chunk_bits} {chunks:?}");
         // One that is stored whole is a plain file.
         let plain = add(&mut spool, &Shape { size: 9, map: None }, b"\0ab\0\0\0\0\0c").unwrap();

@@ -175,6 +175,7 @@ impl<'a> Session<'a> {
         let mut below = self.load(ready.last().map(|_| chain_ids[rest.start - 1])).await?;
         for number in rest {
             let (layer, chain_id) = (&image.layers[number], chain_ids[number]);
+            below.last = number + 1 == image.layers.len();
             let next = self.layer(layer, chain_id, blobs, below).await;
             let next = match next {
                 Ok(next) => self.mountable(&next.0.entry.layer).await.map(|()| next),
@@ -296,9 +297,9 @@ impl<'a> Session<'a> {
         // All in one thread: the allocator gives what one has freed to no other.
         let work = move || {
             let made = build::build(input, &below, &settings, &runtime);
-            let laid = made.and_then(|made| match lay {
+            let laid = made.and_then(|(made, metadata)| match lay {
                 Lay::Not => Ok(made),
-                Lay::Over => runtime.block_on(below.load(&staged, &made.entry)).map(|()| made),
+                Lay::Over => runtime.block_on(below.lay(&staged, &made.entry, &metadata)).map(|()| made),
             });
             (laid, below)
         };

@@ -22,7 +22,7 @@ pub fn collapse(below: &Merged, with: &Merged, first: usize) -> Result<Settled> 
         with,
         first,
         shows_through: shows_through(with, root, first),
-        tree: Tree::new(with.node(root).attributes.clone()),
+        tree: Tree::new(with.attributes(root)),
         nodes: HashMap::new(),
         copies: Vec::new(),
     };
@@ -54,32 +54,32 @@ type Open = (Id, NodeId, Option<Id>);
 impl Work<'_> {
     fn directory(&mut self, directory: Id, place: NodeId, lower: Option<Id>, open: &mut Vec<Open>) -> Result<()> {
         let (with, below) = (self.with, self.below);
-        for name in with.names(directory) {
-            let Some(id) = with.child(directory, name) else { continue };
-            // What no layer names has nothing below it that one names, either.
-            if with.node(id).layer < self.first {
-                continue;
-            }
-            match with.node(id).kind {
-                Kind::Directory => {
+        let hidden = lower.into_iter().flat_map(|lower| below.names(lower));
+        let hidden = hidden.filter(|name| with.child(directory, name).is_none()).map(|name| (name, None));
+        let seen = with.names(directory).filter_map(|name| Some((name, Some(with.child(directory, name)?))));
+        // What no layer names has nothing below it that one names, either.
+        let seen = seen.filter(|(_, id)| id.is_some_and(|id| with.layer(id) >= self.first));
+        let mut names: Vec<_> = seen.chain(hidden).collect();
+        names.sort_unstable_by_key(|(name, _)| *name);
+        for (name, id) in names {
+            match id {
+                Some(id) if with.is_directory(id) => {
                     let under = lower.and_then(|lower| below.child(lower, name));
-                    let under = under.filter(|&id| below.node(id).kind == Kind::Directory);
+                    let under = under.filter(|&id| below.is_directory(id));
                     open.push(self.subdirectory(id, place, name, under)?);
                 }
-                _ => self.other(id, place, name)?,
-            }
-        }
-        for name in lower.into_iter().flat_map(|lower| below.names(lower)) {
-            if with.child(directory, name).is_none() {
-                let whiteout = Node { attributes: Attributes::default(), kind: Kind::Char(0, 0) };
-                self.add(place, name, whiteout)?;
+                Some(id) => self.other(id, place, name)?,
+                None => {
+                    let whiteout = Node { attributes: Attributes::default(), kind: Kind::Char(0, 0) };
+                    self.add(place, name, whiteout)?;
+                }
             }
         }
         Ok(())
     }
 
     fn subdirectory(&mut self, id: Id, place: NodeId, name: &[u8], under: Option<Id>) -> Result<Open> {
-        let mut attributes = self.with.node(id).attributes.clone();
+        let mut attributes = self.with.attributes(id);
         let under = match under {
             Some(under) if self.shows_through.get(&id) == Some(&true) => Some(under),
             Some(under) if self.below.names(under).next().is_some() => {
@@ -96,11 +96,11 @@ impl Work<'_> {
             return self.tree.link(place, name, node).map_err(|e| Error::failed("making layers one", e));
         }
         let found = self.with.node(id);
-        let (kind, content) = match &found.kind {
-            Kind::File(content) => (Kind::File(Content::EMPTY), Some(content.clone())),
-            kind => (kind.clone(), None),
+        let (kind, content) = match found.kind {
+            Kind::File(content) => (Kind::File(Content::EMPTY), Some(content)),
+            kind => (kind, None),
         };
-        let node = self.add(place, name, Node { attributes: found.attributes.clone(), kind })?;
+        let node = self.add(place, name, Node { attributes: found.attributes, kind })?;
         self.nodes.insert(id, node);
         self.copies.extend(content.map(|content| (node, Placed { layer: found.layer, content })));
         Ok(())
@@ -121,7 +121,7 @@ fn shows_through(with: &Merged, root: Id, first: usize) -> HashMap<Id, bool> {
     }
     let mut found = HashMap::new();
     for (id, parent) in order.into_iter().rev() {
-        let here = with.node(id).layer < first || found.get(&id) == Some(&true);
+        let here = with.layer(id) < first || found.get(&id) == Some(&true);
         found.insert(id, here);
         if here {
             found.insert(parent, true);

@@ -23,7 +23,7 @@ fn random_stack(random: &mut impl FnMut(usize) -> usize, count: usize) -> Vec<Se
         let texts: Vec<&str> = entries.iter().map(String::as_str).collect();
         // Not every hard link has a target; such a layer is refused.
         let Ok(settled) = upper(&texts).and_then(|upper| upper.settle(&merged)) else { continue };
-        merged.overlay(&settled.tree, settled.root_opaque);
+        merged.overlay(&settled.tree, settled.root_opaque).unwrap();
         layers.push(settled);
     }
     layers
@@ -31,7 +31,7 @@ fn random_stack(random: &mut impl FnMut(usize) -> usize, count: usize) -> Vec<Se
 
 fn merged<'a>(layers: impl IntoIterator<Item = &'a Settled>) -> Merged {
     let mut merged = Merged::new();
-    layers.into_iter().for_each(|layer| merged.overlay(&layer.tree, layer.root_opaque));
+    layers.into_iter().for_each(|layer| merged.overlay(&layer.tree, layer.root_opaque).unwrap());
     merged
 }
 

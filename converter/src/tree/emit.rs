@@ -2,17 +2,19 @@
 
 use super::assume::{Assumes, Assumption, Found, default_directory, without_time};
 use super::links::unresolved;
-use super::merged::{Id, Merged, OPAQUE};
-use super::upper::{Path, Says, Slots, Upper};
-use super::visit::{Lower, Visit, path_of};
+use super::merged::{Id, Merged, OPAQUE, is_whiteout};
+use super::paths::{Path, Slots};
+use super::upper::{Says, Upper};
+use super::visit::{Lower, Visit};
 use crate::error::{Error, Result};
-use erofs::{Attributes, Kind, Node, NodeId, Tree};
+use crate::tar::TreePath;
+use erofs::{Attributes, Kind, Name, Node, NodeId, Tree};
 
 /// The layer's tree, growing.
 pub(super) struct Build<'a> {
     upper: &'a Upper,
     below: &'a Merged,
-    pub(super) visits: Vec<Visit<Box<[u8]>>>,
+    pub(super) visits: Vec<Visit>,
     pub(super) tree: Tree,
     /// Node of each directory that was visited.
     directories: Vec<NodeId>,
@@ -27,20 +29,20 @@ impl<'a> Build<'a> {
         upper: &'a Upper,
         below: &'a Merged,
         tree: Tree,
-        visits: Vec<Visit<Box<[u8]>>>,
+        visits: Vec<Visit>,
         assumes: Assumes,
     ) -> Result<Self> {
         let (directories, absent) = (vec![Tree::ROOT; visits.len()], vec![false; visits.len()]);
         let mut build = Self { upper, below, visits, tree, directories, assumes, absent };
         let root = match (&upper.slots[Slots::ROOT].says, below.root()) {
-            (Says::Directory(attributes), _) => (**attributes).clone(),
+            (Says::Directory(place), _) => upper.directories[*place as usize].clone(),
             (_, Some(id)) => build.inherit(0, id)?,
             (_, None) => {
                 build.assume(0, Found::Directory(default_directory()))?;
                 default_directory()
             }
         };
-        build.tree.node_mut(Tree::ROOT).attributes = root;
+        build.tree.set_attributes(Tree::ROOT, &root);
         Ok(build)
     }
 
@@ -62,8 +64,8 @@ impl<'a> Build<'a> {
                 let attributes = self.implied(number, path)?;
                 self.directory(number, attributes)
             }
-            Says::Directory(attributes) => self.directory(number, (**attributes).clone()),
-            Says::Inode(node) if self.tree.node(*node).kind == Kind::Char(0, 0) => self.whiteout(number),
+            Says::Directory(place) => self.directory(number, self.upper.directories[*place as usize].clone()),
+            Says::Inode(node) if is_whiteout(&self.tree, *node) => self.whiteout(number),
             Says::Inode(node) => self.name(number, *node),
             Says::Link(_) => Err(unresolved()),
         }
@@ -87,9 +89,9 @@ impl<'a> Build<'a> {
     /// The attributes of a directory without an entry.
     fn implied(&mut self, number: usize, path: &Path) -> Result<Attributes> {
         match self.visits[number].lower {
-            Lower::Node(id) if !path.whiteout && !path.fresh => match self.below.node(id).kind {
-                Kind::Directory => self.inherit(number, id),
-                _ => {
+            Lower::Node(id) if !path.whiteout && !path.fresh => match self.below.is_directory(id) {
+                true => self.inherit(number, id),
+                false => {
                     self.no_directory(number)?;
                     self.assume(number, Found::NoLink)?;
                     Ok(default_directory())
@@ -104,7 +106,7 @@ impl<'a> Build<'a> {
     }
 
     fn inherit(&mut self, number: usize, id: Id) -> Result<Attributes> {
-        let attributes = without_time(&self.below.node(id).attributes);
+        let attributes = without_time(&self.below.attributes(id));
         self.assume(number, Found::Directory(attributes.clone()))?;
         Ok(attributes)
     }
@@ -114,8 +116,8 @@ impl<'a> Build<'a> {
         let visit = &self.visits[number];
         if self.upper.slots[visit.slot].hides() {
             match visit.lower {
-                Lower::Node(id) if self.below.node(id).kind == Kind::Directory => {
-                    let lower = without_time(&self.below.node(id).attributes);
+                Lower::Node(id) if self.below.is_directory(id) => {
+                    let lower = without_time(&self.below.attributes(id));
                     self.assume(number, Found::Directory(lower))?;
                     attributes.xattrs.insert(OPAQUE.to_vec(), b"y".to_vec());
                 }
@@ -129,18 +131,27 @@ impl<'a> Build<'a> {
         Ok(())
     }
 
-    /// Gives a node its name, or one more. The visit has none then, nor needs it: nothing is below it, nothing else can
-    /// be wrong with it.
+    /// Gives a node its name, or one more.
     fn name(&mut self, number: usize, node: NodeId) -> Result<()> {
-        let visit = &mut self.visits[number];
-        let (name, parent) = (std::mem::take(&mut visit.name), self.directories[visit.parent()]);
-        self.tree.link_owned(parent, name, node).map_err(|e| Error::refused(e.to_string()))
+        let (parent, name) = self.place(number)?;
+        self.tree.link_kept(parent, name, node).map_err(|e| Error::refused(e.to_string()))
     }
 
     fn add(&mut self, number: usize, attributes: Attributes, kind: Kind) -> Result<NodeId> {
-        let Visit { name, .. } = &self.visits[number];
-        let parent = self.directories[self.visits[number].parent()];
-        self.tree.add(parent, name, Node { attributes, kind }).map_err(|e| Error::refused(e.to_string()))
+        let (parent, name) = self.place(number)?;
+        self.tree.add_kept(parent, name, Node { attributes, kind }).map_err(|e| Error::refused(e.to_string()))
+    }
+
+    /// Where a path stands: the node of its directory, and its name.
+    fn place(&self, number: usize) -> Result<(NodeId, Name)> {
+        let visit = &self.visits[number];
+        let name = self.upper.slots.kept_name(visit.slot);
+        let name = name.ok_or_else(|| Error::failed("applying the layer", "the root has no name"))?;
+        Ok((self.directories[visit.parent()], name))
+    }
+
+    pub(super) fn path_of(&self, number: usize) -> TreePath {
+        self.upper.slots.path(&self.tree, self.visits[number].slot)
     }
 
     /// Notes that the tree below has no directory at a path.
@@ -162,6 +173,6 @@ impl<'a> Build<'a> {
     }
 
     fn assume(&mut self, number: usize, found: Found) -> Result<()> {
-        self.assumes.push(Assumption { path: path_of(&self.visits, number), found })
+        self.assumes.push(Assumption { path: self.path_of(number), found })
     }
 }

@@ -3,8 +3,9 @@
 
 use super::assume::{Assumes, Assumption, Found};
 use super::merged::{Id, Merged, Placed};
-use super::upper::{Says, Slot, Slots, Upper, not_linkable};
-use super::visit::{Lower, path_of, step};
+use super::paths::{Slot, Slots};
+use super::upper::{Says, Upper, not_linkable};
+use super::visit::{Lower, step};
 use crate::error::{Error, Result};
 use crate::limits::check_paths;
 use crate::tar::TreePath;
@@ -61,8 +62,8 @@ impl Upper {
             return Vec::new();
         }
         let visits = self.downwards(&Merged::new());
-        let links = visits.iter().enumerate().filter(|(_, v)| matches!(self.slots[v.slot].says, Says::Link(_)));
-        links.map(|(number, visit)| (visit.slot, path_of(&visits, number))).collect()
+        let links = visits.iter().filter(|visit| matches!(self.slots[visit.slot].says, Says::Link(_)));
+        links.map(|visit| (visit.slot, self.path_of(visit.slot))).collect()
     }
 
     /// Follows a hard link to hard links to its end.
@@ -71,8 +72,8 @@ impl Upper {
         let mut seen = HashSet::from([start]);
         let mut slot = start;
         loop {
-            let Says::Link(target) = &self.slots[slot].says else { return Err(unresolved()) };
-            let target = &TreePath::clean(target)?;
+            let Says::Link(target) = self.slots[slot].says else { return Err(unresolved()) };
+            let target = &TreePath::clean(&self.targets[target as usize])?;
             let led = self.lead_parent(target, below, assumes)?;
             let next = self.find(&led).filter(|&next| seen.insert(next));
             let target = match next.map(|next| (next, &self.slots[next].says)) {
@@ -91,7 +92,7 @@ impl Upper {
 
     fn target_below(&self, target: &TreePath, below: &Merged) -> Result<Target> {
         match self.visible(target, below) {
-            Lower::Node(id) if below.node(id).kind == Kind::Directory => Err(not_linkable(target)),
+            Lower::Node(id) if below.is_directory(id) => Err(not_linkable(target)),
             Lower::Node(id) => Ok(Target::Below(id, target.clone())),
             _ => Err(Error::refused(format!("hard link to '{target}', which is not in the image"))),
         }
@@ -102,9 +103,9 @@ impl Upper {
         let mut slot = Some(Slots::ROOT);
         let mut lower = below.root().map_or(Lower::Absent, Lower::Node);
         for part in path.parts() {
-            if let Some(directory) = slot.map(|slot| &self.slots[slot]) {
-                lower = directory.inside(lower, below);
-                slot = directory.children.get(&**part).copied();
+            if let Some(directory) = slot {
+                lower = self.slots[directory].inside(lower, below);
+                slot = self.slots.find(&self.tree, directory, part);
             }
             lower = step(lower, part, below);
         }
@@ -116,11 +117,11 @@ impl Upper {
 
     fn copy_up(&mut self, below: &Merged, id: Id) -> Result<NodeId> {
         let found = below.node(id);
-        let (kind, content) = match &found.kind {
-            Kind::File(content) => (Kind::File(Content::EMPTY), Some(content.clone())),
-            other => (other.clone(), None),
+        let (kind, content) = match found.kind {
+            Kind::File(content) => (Kind::File(Content::EMPTY), Some(content)),
+            other => (other, None),
         };
-        let node = self.node(Node { attributes: found.attributes.clone(), kind })?;
+        let node = self.node(Node { attributes: found.attributes, kind })?;
         self.copies.extend(content.map(|content| (node, Placed { layer: found.layer, content })));
         Ok(node)
     }

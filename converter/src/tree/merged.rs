@@ -1,20 +1,24 @@
 //! What a stack of layers shows: the tree below the next layer.
 
+use crate::error::{Error, Result};
 use crate::tar::TreePath;
-use erofs::{Attributes, Content, Kind, RareMap, Tree};
+use erofs::{Attributes, Content, FileType, Kind, NodeId, Tree};
 
 /// Overlayfs's mark of a directory that hides the same directory in the layers below.
 pub const OPAQUE: &[u8] = b"trusted.overlay.opaque";
 
 /// The merged tree of some layers. Nothing in it follows symbolic links.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Merged {
-    nodes: Vec<Node>,
+    /// File contents are those in the data space of the node's layer.
+    tree: Tree,
+    /// By node, the layer that it comes from.
+    from: Vec<u32>,
     layers: usize,
 }
 
-/// A node's place in a [`Merged`].
-pub type Id = u32;
+/// A node of a [`Merged`].
+pub type Id = NodeId;
 
 /// What stands at a path.
 #[derive(Debug, Clone)]
@@ -25,7 +29,12 @@ pub struct Node {
     pub kind: Kind,
     /// Number of the layer that it comes from, counted from the bottom.
     pub layer: usize,
-    children: RareMap<Box<[u8]>, Id>,
+}
+
+impl Default for Merged {
+    fn default() -> Self {
+        Self { tree: Tree::new(Attributes::default()), from: vec![0], layers: 0 }
+    }
 }
 
 impl Merged {
@@ -41,27 +50,48 @@ impl Merged {
 
     /// How many nodes the layers had, those that others hide among them.
     pub fn nodes(&self) -> usize {
-        self.nodes.len()
+        if self.layers == 0 { 0 } else { self.tree.len() }
     }
 
     /// The root directory, once there is a layer.
     pub fn root(&self) -> Option<Id> {
-        (!self.nodes.is_empty()).then_some(0)
+        (self.layers > 0).then_some(Tree::ROOT)
     }
 
-    /// A node.
-    pub fn node(&self, id: Id) -> &Node {
-        &self.nodes[id as usize]
+    /// A node. What of it is a list is copied.
+    pub fn node(&self, id: Id) -> Node {
+        let erofs::Node { attributes, kind } = self.tree.node(id);
+        Node { attributes, kind, layer: self.layer(id) }
+    }
+
+    /// The number of the layer that a node comes from, counted from the bottom.
+    pub fn layer(&self, id: Id) -> usize {
+        self.from[id.index()] as usize
+    }
+
+    /// Whether a node is a directory.
+    pub fn is_directory(&self, id: Id) -> bool {
+        self.tree.is_directory(id)
+    }
+
+    /// The attributes of a node.
+    pub fn attributes(&self, id: Id) -> Attributes {
+        self.tree.attributes(id)
+    }
+
+    /// The target of a symbolic link; of anything else none.
+    pub fn target(&self, id: Id) -> Option<&[u8]> {
+        self.tree.target(id)
     }
 
     /// The node under a name of a directory.
     pub fn child(&self, directory: Id, name: &[u8]) -> Option<Id> {
-        self.node(directory).children.get(name).copied()
+        self.tree.lookup(directory, name)
     }
 
     /// The names in a directory, in byte order.
     pub fn names(&self, directory: Id) -> impl Iterator<Item = &[u8]> {
-        self.node(directory).children.keys().map(|name| &**name)
+        self.tree.children(directory).map(|(name, _)| name)
     }
 
     /// The node at a path.
@@ -70,55 +100,68 @@ impl Merged {
     }
 
     /// Lays a layer, in overlayfs's own form, over the tree.
-    pub fn overlay(&mut self, layer: &Tree, root_opaque: bool) {
-        if root_opaque {
-            self.nodes.clear();
+    pub fn overlay(&mut self, layer: &Tree, root_opaque: bool) -> Result<()> {
+        let root = shown(layer.attributes(Tree::ROOT));
+        match root_opaque || self.layers == 0 {
+            // Fits: see `limits::LAYERS`.
+            true => (self.tree, self.from) = (Tree::new(root), vec![self.layers as u32]),
+            false => self.tree.set_attributes(Tree::ROOT, &root),
         }
-        let number = self.layers;
         self.layers += 1;
-        let root = layer.node(Tree::ROOT);
-        match self.nodes.first_mut() {
-            Some(node) => node.attributes = shown(&root.attributes),
-            None => drop(self.push(root, number)),
-        }
         let mut seen = vec![None; layer.len()];
-        let mut open = vec![(Tree::ROOT, 0)];
+        let mut open = vec![(Tree::ROOT, Tree::ROOT)];
         while let Some((directory, below)) = open.pop() {
-            for (name, id) in layer.children(directory) {
-                let node = layer.node(id);
-                match node.kind {
-                    Kind::Char(0, 0) => drop(self.nodes[below as usize].children.remove(name)),
-                    Kind::Directory => open.push((id, self.directory(below, name, node, number))),
-                    _ => {
-                        let place = *seen[id.index()].get_or_insert_with(|| self.push(node, number));
-                        self.nodes[below as usize].children.insert(name.into(), place);
+            let changes = self.changes(layer, directory, below, &mut seen, &mut open)?;
+            self.tree.change(below, changes.into_iter()).map_err(|e| Error::refused(e.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// What changes in a directory; those in it that are looked into next go to `open`.
+    fn changes<'l>(
+        &mut self,
+        layer: &'l Tree,
+        directory: NodeId,
+        below: Id,
+        seen: &mut [Option<Id>],
+        open: &mut Vec<(NodeId, Id)>,
+    ) -> Result<Vec<(&'l [u8], Option<Id>)>> {
+        let mut changes = Vec::new();
+        for (name, id) in layer.children(directory) {
+            let node = match layer.file_type(id) {
+                FileType::Char if is_whiteout(layer, id) => None,
+                FileType::Directory => {
+                    let attributes = layer.attributes(id);
+                    let opaque = attributes.xattrs.contains_key(OPAQUE);
+                    let there = self.child(below, name).filter(|&id| !opaque && self.is_directory(id));
+                    if let Some(there) = there {
+                        self.tree.set_attributes(there, &shown(attributes));
+                        self.from[there.index()] = (self.layers - 1) as u32;
+                        open.push((id, there));
+                        continue;
                     }
+                    let new = self.push(layer, id)?;
+                    open.push((id, new));
+                    Some(new)
                 }
-            }
+                _ => match seen[id.index()] {
+                    Some(there) => Some(there),
+                    None => {
+                        seen[id.index()] = Some(self.push(layer, id)?);
+                        seen[id.index()]
+                    }
+                },
+            };
+            changes.push((name, node));
         }
+        Ok(changes)
     }
 
-    fn directory(&mut self, parent: Id, name: &[u8], node: &erofs::Node, layer: usize) -> Id {
-        let opaque = node.attributes.xattrs.contains_key(OPAQUE);
-        match self.child(parent, name).filter(|&id| !opaque && self.node(id).kind == Kind::Directory) {
-            Some(id) => {
-                let under = &mut self.nodes[id as usize];
-                (under.attributes, under.layer) = (shown(&node.attributes), layer);
-                id
-            }
-            None => {
-                let id = self.push(node, layer);
-                self.nodes[parent as usize].children.insert(name.into(), id);
-                id
-            }
-        }
-    }
-
-    fn push(&mut self, node: &erofs::Node, layer: usize) -> Id {
-        let (attributes, kind) = (shown(&node.attributes), node.kind.clone());
-        self.nodes.push(Node { attributes, kind, layer, children: RareMap::new() });
-        // Fits: see `limits::NODES`.
-        (self.nodes.len() - 1) as Id
+    fn push(&mut self, layer: &Tree, id: NodeId) -> Result<Id> {
+        let erofs::Node { attributes, kind } = layer.node(id);
+        self.from.push((self.layers - 1) as u32);
+        let node = erofs::Node { attributes: shown(attributes), kind };
+        self.tree.add_unnamed(node).map_err(|e| Error::refused(e.to_string()))
     }
 }
 
@@ -131,9 +174,13 @@ pub struct Placed {
     pub content: Content,
 }
 
+/// Whether a node of a layer is overlayfs's whiteout.
+pub(super) fn is_whiteout(layer: &Tree, id: NodeId) -> bool {
+    layer.file_type(id) == FileType::Char && layer.node(id).kind == Kind::Char(0, 0)
+}
+
 /// Attributes without overlayfs's own, which it never shows.
-fn shown(attributes: &Attributes) -> Attributes {
-    let mut attributes = attributes.clone();
+fn shown(mut attributes: Attributes) -> Attributes {
     attributes.xattrs.remove(OPAQUE);
     attributes
 }

@@ -20,6 +20,7 @@ mod collapse;
 mod emit;
 mod links;
 mod merged;
+mod paths;
 mod settle;
 mod through;
 mod upper;

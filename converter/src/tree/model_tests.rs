@@ -105,7 +105,7 @@ fn judge(layers: &[Vec<String>]) -> Result<bool, String> {
         if let Some(assume) = wrong {
             return Err(format!("{assume:?} does not hold"));
         }
-        merged.overlay(&settled.tree, settled.root_opaque);
+        merged.overlay(&settled.tree, settled.root_opaque).unwrap();
         let differences = differences(&merged, &model);
         if !differences.is_empty() {
             return Err(differences.join(", "));
@@ -141,14 +141,14 @@ fn a_layer_is_right_over_every_tree_where_its_assumptions_hold() {
         let (Ok(first), Ok(second)) = (settle(&random_layer(&mut random), &here), settle(&lower, &there)) else {
             continue;
         };
-        here.overlay(&first.tree, false);
-        there.overlay(&second.tree, false);
+        here.overlay(&first.tree, false).unwrap();
+        there.overlay(&second.tree, false).unwrap();
         let Ok(settled) = settle(&layer, &here) else { continue };
         if settled.assumes.iter().all(|assumption| there.holds(assumption)) {
             apply(&mut model, &lower).unwrap();
             apply(&mut model, &layer).unwrap();
             used += 1;
-            there.overlay(&settled.tree, settled.root_opaque);
+            there.overlay(&settled.tree, settled.root_opaque).unwrap();
             assert_eq!(differences(&there, &model), [""; 0], "{round}: {layer:?} over {lower:?}");
         }
     }

@@ -7,11 +7,12 @@
 use super::assume::{Assumes, Assumption};
 use super::emit::Build;
 use super::merged::{Merged, Placed};
-use super::upper::{Path, Says, Slots, Upper};
-use super::visit::{Lower, Visit, directory_bytes, path_of, step};
+use super::paths::{Path, Slots};
+use super::upper::{Says, Upper};
+use super::visit::{Lower, Visit, step};
 use crate::error::Result;
 use crate::limits::{ASSUMED, PATHS, check_directories, check_nodes};
-use erofs::{Attributes, Kind, NodeId, Tree};
+use erofs::{Attributes, NodeId, Tree};
 
 /// A layer, decided.
 #[derive(Debug)]
@@ -38,14 +39,15 @@ impl Upper {
         let mut assumes = Assumes::new(ASSUMED);
         self.follow_links(below, &mut assumes, PATHS)?;
         self.resolve_links(below, &mut assumes, PATHS)?;
-        let mut visits = self.take_down(below);
+        let mut visits = self.downwards(below);
         check_nodes(below.nodes() + visits.len())?;
-        check_directories(directory_bytes(&visits))?;
+        check_directories(self.directory_bytes(&visits))?;
         self.upwards(&mut visits, below);
+        self.slots.forget_table();
         let tree = std::mem::replace(&mut self.tree, Tree::new(Attributes::default()));
         let mut build = Build::new(&self, below, tree, visits, assumes)?;
         for number in 1..build.visits.len() {
-            build.visit(number).map_err(|e| e.at(&path_of(&build.visits, number).to_bytes()))?;
+            build.visit(number).map_err(|e| e.at(&build.path_of(number).to_bytes()))?;
         }
         let Build { tree, assumes, .. } = build;
         let assumes = assumes.into_list();
@@ -65,49 +67,43 @@ impl Upper {
         Ok(Settled { tree, contents, copies, root_opaque, assumes, warnings, marks })
     }
 
-    /// All paths, a directory before what is in it.
-    pub(super) fn downwards(&self, below: &Merged) -> Vec<Visit<&[u8]>> {
+    /// All paths, a directory before what is in it, siblings in byte order.
+    pub(super) fn downwards(&self, below: &Merged) -> Vec<Visit> {
         let mut visits = Vec::with_capacity(self.slots.len());
-        visits.push(Visit::new(0, &b""[..], Slots::ROOT, root(below)));
+        visits.push(Visit::new(0, Slots::ROOT, root(below)));
         let mut next = 0;
         while next < visits.len() {
             let Visit { slot, lower, .. } = visits[next];
             let inside = self.slots[slot].inside(lower, below);
-            for (name, &slot) in &self.slots[slot].children {
-                visits.push(Visit::new(next, name, slot, step(inside, name, below)));
-                visits[next].has_children = true;
+            visits[next].has_children = self.slots.has_children(slot);
+            for child in self.slots.children(&self.tree, slot) {
+                let lower = step(inside, self.slots.name(&self.tree, child), below);
+                visits.push(Visit::new(next, child, lower));
             }
             next += 1;
         }
         visits
     }
 
-    /// As [`Upper::downwards`], for the last time: the names are taken out of the directories, so that they are in memory
-    /// once, there or in the visits or in the layer's tree.
-    fn take_down(&mut self, below: &Merged) -> Vec<Visit<Box<[u8]>>> {
-        let mut visits = Vec::with_capacity(self.slots.len());
-        visits.push(Visit::new(0, Box::default(), Slots::ROOT, root(below)));
-        let mut next = 0;
-        while next < visits.len() {
-            let Visit { slot, lower, .. } = visits[next];
-            let inside = self.slots[slot].inside(lower, below);
-            for (name, slot) in std::mem::take(&mut self.slots[slot].children) {
-                let lower = step(inside, &name, below);
-                visits.push(Visit::new(next, name, slot, lower));
-                visits[next].has_children = true;
-            }
-            next += 1;
+    /// Bytes of the paths that have others below them, together.
+    pub(super) fn directory_bytes(&self, visits: &[Visit]) -> u64 {
+        let (mut lengths, mut sum) = (vec![0u32; visits.len()], 0);
+        for (number, visit) in visits.iter().enumerate().skip(1) {
+            let above = lengths[visit.parent()];
+            // Fits: PATHS names of 255 bytes each are a gigabyte.
+            lengths[number] = above + u32::from(above > 0) + self.slots.name(&self.tree, visit.slot).len() as u32;
+            sum += if visit.has_children { u64::from(lengths[number]) } else { 0 };
         }
-        visits
+        sum
     }
 
     /// A path has to stand in the layer if it has an entry, hides something, or one below it has to.
-    fn upwards<N>(&self, visits: &mut [Visit<N>], below: &Merged) {
+    fn upwards(&self, visits: &mut [Visit], below: &Merged) {
         for number in (1..visits.len()).rev() {
             let visit = &visits[number];
             let path = &self.slots[visit.slot];
             let hides = match visit.lower {
-                Lower::Node(id) => path.whiteout || (path.opaque && below.node(id).kind == Kind::Directory),
+                Lower::Node(id) => path.whiteout || (path.opaque && below.is_directory(id)),
                 Lower::Absent => self.keep_marks && (path.whiteout || path.opaque),
                 Lower::Hidden => false,
             };

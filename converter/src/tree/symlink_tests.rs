@@ -118,9 +118,9 @@ fn random_layers_with_symlinks_show_what_extraction_over_the_tree_below_gives() 
         };
         let Some(Ok(settled)) = texts(&lower).map(|upper| upper.settle(&Merged::new())) else { continue };
         let mut merged = Merged::new();
-        merged.overlay(&settled.tree, settled.root_opaque);
+        merged.overlay(&settled.tree, settled.root_opaque).unwrap();
         let mut below = Merged::new();
-        below.overlay(&settled.tree, settled.root_opaque);
+        below.overlay(&settled.tree, settled.root_opaque).unwrap();
         let mut open = vec![(TreePath::default(), merged.root().unwrap())];
         while let Some((path, id)) = open.pop() {
             let thing = match &merged.node(id).kind {
@@ -142,7 +142,7 @@ fn random_layers_with_symlinks_show_what_extraction_over_the_tree_below_gives() 
             continue;
         }
         assert!(settled.assumes.iter().all(|assumption| merged.holds(assumption)), "{round}: {layer:?} over {lower:?}");
-        merged.overlay(&settled.tree, settled.root_opaque);
+        merged.overlay(&settled.tree, settled.root_opaque).unwrap();
         let found = paths(&merged);
         let wanted: Vec<String> = model.keys().cloned().collect();
         assert_eq!(found, wanted, "{round}: {layer:?} over {lower:?}");

@@ -26,8 +26,8 @@ pub(super) fn upper(entries: &[&str]) -> Result<Upper> {
         let path = TreePath::clean(name.as_bytes())?;
         match Meaning::of(&path)? {
             Meaning::Entry => upper.add(Entry { path, kind, attributes }, Some(number))?,
-            Meaning::Whiteout(path) => upper.whiteout(&path),
-            Meaning::Opaque(path) => upper.opaque(&path),
+            Meaning::Whiteout(path) => upper.whiteout(&path)?,
+            Meaning::Opaque(path) => upper.opaque(&path)?,
             Meaning::Ignored => {}
         }
     }
@@ -38,7 +38,7 @@ fn below(layers: &[&[&str]]) -> Merged {
     let mut merged = Merged::new();
     for layer in layers {
         let settled = upper(layer).unwrap().settle(&merged).unwrap();
-        merged.overlay(&settled.tree, settled.root_opaque);
+        merged.overlay(&settled.tree, settled.root_opaque).unwrap();
     }
     merged
 }
@@ -109,7 +109,7 @@ fn an_opaque_root_hides_all_and_keeps_its_attributes() {
     assert_eq!(list(&settled.tree), ["new"]);
     assert_eq!(settled.tree.node(Tree::ROOT).attributes.uid, 7);
     let mut merged = below;
-    merged.overlay(&settled.tree, true);
+    merged.overlay(&settled.tree, true).unwrap();
     assert!(merged.at(&TreePath::clean(b"old").unwrap()).is_none());
 }
 
@@ -323,7 +323,7 @@ fn the_list_of_what_a_layer_takes_from_below_is_bounded() {
     let layer: Vec<String> = (0..4).map(|top| deep(top, "f")).collect();
     let texts = |entries: &[String]| upper(&entries.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
     let mut merged = Merged::new();
-    merged.overlay(&texts(&lower).settle(&merged).unwrap().tree, false);
+    merged.overlay(&texts(&lower).settle(&merged).unwrap().tree, false).unwrap();
     let error = texts(&layer).settle(&merged).unwrap_err().to_string();
     assert!(error.contains("takes too much from the tree below"), "{error}");
     // What is not there is said once, not for each directory in it.
@@ -347,7 +347,7 @@ fn directories_that_only_targets_of_links_name_count_as_paths() {
 #[test]
 fn the_paths_of_a_layers_directories_are_summed() {
     let layer = upper(&["a/bc/f", "a/g", "h"]).unwrap();
-    assert_eq!(super::visit::directory_bytes(&layer.downwards(&Merged::new())), 1 + 4);
+    assert_eq!(layer.directory_bytes(&layer.downwards(&Merged::new())), 1 + 4);
 }
 
 #[test]

@@ -8,12 +8,12 @@
 
 use super::assume::{Assumes, Assumption, Found};
 use super::merged::{Id, Merged};
-use super::upper::{Says, Slot, Slots, Upper};
-use super::visit::{Lower, path_of, step};
+use super::paths::{Slot, Slots};
+use super::upper::{Says, Upper};
+use super::visit::{Lower, step};
 use crate::error::{Error, Result};
 use crate::limits::check_paths;
 use crate::tar::TreePath;
-use erofs::Kind;
 
 /// Links that are followed for one path: Linux's own bound.
 const LINKS_MAX: usize = 40;
@@ -40,7 +40,7 @@ impl Upper {
             for (slot, path) in found {
                 let at = |e: Error| e.at(&path.to_bytes());
                 let led = self.lead(&path, below, assumes).map_err(at)?;
-                self.graft(slot, &led);
+                self.graft(slot, &led).map_err(at)?;
                 check_paths(self.paths(), most).map_err(at)?;
             }
         }
@@ -54,11 +54,10 @@ impl Upper {
         let mut found = Vec::new();
         for (number, visit) in visits.iter().enumerate().skip(1) {
             let path = &self.slots[visit.slot];
-            let link =
-                (path.opaque || !path.children.is_empty()) && self.link_at(visit.slot, visit.lower, below).is_some();
+            let link = (path.opaque || visit.has_children) && self.link_at(visit.slot, visit.lower, below).is_some();
             inside[number] = inside[visit.parent()] || link;
             if link && !inside[visit.parent()] {
-                found.push((visit.slot, path_of(&visits, number)));
+                found.push((visit.slot, self.path_of(visit.slot)));
             }
         }
         found
@@ -68,10 +67,7 @@ impl Upper {
     fn link_at<'a>(&'a self, slot: Slot, lower: Lower, below: &'a Merged) -> Option<(&'a [u8], Option<Id>)> {
         let path = &self.slots[slot];
         match (&path.says, lower) {
-            (Says::Inode(node), _) => match &self.tree.node(*node).kind {
-                Kind::Symlink(target) => Some((target, None)),
-                _ => None,
-            },
+            (Says::Inode(node), _) => Some((self.tree.target(*node)?, None)),
             (Says::Nothing | Says::Implied, Lower::Node(id)) if !path.whiteout && !path.fresh => link_below(id, below),
             _ => None,
         }
@@ -126,7 +122,7 @@ impl Upper {
     fn enter(&self, way: &[Step], name: Vec<u8>, below: &Merged) -> Step {
         let (slot, lower) = way.last().map_or((None, Lower::Absent), |step| (step.slot, step.lower));
         let inside = slot.map_or(lower, |slot| self.slots[slot].inside(lower, below));
-        let slot = slot.and_then(|slot| self.slots[slot].children.get(&*name).copied());
+        let slot = slot.and_then(|slot| self.slots.find(&self.tree, slot, &name));
         let lower = step(inside, &name, below);
         Step { name, slot, lower }
     }
@@ -144,7 +140,7 @@ impl Upper {
         let hidden = at.slot.is_some_and(|slot| self.slots[slot].whiteout || self.slots[slot].fresh);
         let blocked = match (at.slot.map(|slot| &self.slots[slot].says), at.lower) {
             (Some(Says::Inode(_) | Says::Link(_)), _) => true,
-            (None | Some(Says::Nothing), Lower::Node(id)) => !hidden && below.node(id).kind != Kind::Directory,
+            (None | Some(Says::Nothing), Lower::Node(id)) => !hidden && !below.is_directory(id),
             _ => false,
         };
         match blocked {
@@ -157,12 +153,12 @@ impl Upper {
     }
 
     /// Moves the children and the mark of a slot into the directory at a path.
-    fn graft(&mut self, from: Slot, to: &TreePath) {
+    fn graft(&mut self, from: Slot, to: &TreePath) -> Result<()> {
         self.order = self.slots[from].order;
-        let children = std::mem::take(&mut self.slots[from].children);
+        let children = self.slots.detach(&self.tree, from);
         let opaque = std::mem::take(&mut self.slots[from].opaque);
         // Marks alone make no directory.
-        let entries = children.values().any(|&child| !matches!(self.slots[child].says, Says::Nothing));
+        let entries = children.iter().any(|&child| !matches!(self.slots[child].says, Says::Nothing));
         if let Says::Implied = self.slots[from].says {
             self.slots[from].says = Says::Nothing;
         }
@@ -171,20 +167,23 @@ impl Upper {
             if entries {
                 self.imply(place);
             }
-            place = self.child(place, part);
+            place = self.child(place, part)?;
         }
         if entries {
             self.imply(place);
         }
         self.slots[place].opaque |= opaque;
-        let mut open: Vec<_> = children.into_iter().map(|(name, child)| (place, name, child)).collect();
-        while let Some((place, name, child)) = open.pop() {
-            match self.slots[place].children.get(&name).copied() {
-                None => drop(self.slots[place].children.insert(name, child)),
-                Some(there) if there == child => {}
-                Some(there) => open.extend(self.merge(there, child)),
+        let mut open: Vec<_> = children.into_iter().map(|child| (place, child)).collect();
+        while let Some((place, child)) = open.pop() {
+            match self.slots.find(&self.tree, place, self.slots.name(&self.tree, child)) {
+                None => self.slots.attach(&self.tree, place, child),
+                Some(there) => {
+                    let moved = self.merge(there, child);
+                    open.extend(moved.into_iter().map(|child| (there, child)));
+                }
             }
         }
+        Ok(())
     }
 
     /// Directories that were implied only by what is no longer below them are not.
@@ -205,10 +204,11 @@ impl Upper {
         }
     }
 
-    /// Lays what one slot says over another of the same path; which children must still be moved, and where to.
-    fn merge(&mut self, there: Slot, child: Slot) -> Vec<(Slot, Box<[u8]>, Slot)> {
+    /// Lays what one slot says over another of the same path; which children must still be moved there.
+    fn merge(&mut self, there: Slot, child: Slot) -> Vec<Slot> {
         let (symlink, moved_symlink) = (self.is_symlink(there), self.is_symlink(child));
-        let from = std::mem::take(&mut self.slots[child]);
+        let children = self.slots.detach(&self.tree, child);
+        let from = self.slots[child].take();
         let path = &mut self.slots[there];
         path.whiteout |= from.whiteout;
         path.opaque |= from.opaque;
@@ -232,22 +232,19 @@ impl Upper {
             (_, b) if later => {
                 path.fresh |= is_directory(b);
                 path.says = from.says;
-                path.children.clear();
+                self.slots.detach(&self.tree, there);
             }
             (a, b) => {
                 path.fresh |= is_directory(a) && !is_directory(b);
                 return Vec::new();
             }
         }
-        from.children.into_iter().map(|(name, child)| (there, name, child)).collect()
+        children
     }
 }
 
 fn link_below(id: Id, below: &Merged) -> Option<(&[u8], Option<Id>)> {
-    match &below.node(id).kind {
-        Kind::Symlink(target) => Some((target, Some(id))),
-        _ => None,
-    }
+    Some((below.target(id)?, Some(id)))
 }
 
 fn names<'a>(way: impl IntoIterator<Item = &'a Step>) -> TreePath {

@@ -9,58 +9,38 @@ use crate::error::{Error, Result, show};
 use crate::limits::WARNINGS;
 use crate::tar::{Entry, Kind as TarKind, TreePath, WHITEOUT};
 use crate::tree::merged::Placed;
-use erofs::{Attributes, Content, Kind, Node, NodeId, RareMap, Tree};
-use std::ops::{Index, IndexMut};
+use crate::tree::paths::{Slot, Slots};
+use erofs::{Attributes, Content, FileType, Kind, Node, NodeId, Tree};
 
 /// Name of the mark of an opaque directory.
 const OPAQUE_MARK: &[u8] = b".wh..wh..opq";
 
-/// Place of a path in [`Upper::slots`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Slot(u32);
-
-/// Paths by their slots.
-#[derive(Debug)]
-pub(super) struct Slots(Vec<Path>);
-
-/// What a layer says about one path.
-#[derive(Debug, Default)]
-pub(super) struct Path {
-    pub(super) says: Says,
-    /// The layer has a whiteout for this path.
-    pub(super) whiteout: bool,
-    /// The layer has an opaque mark in this directory.
-    pub(super) opaque: bool,
-    /// The layer made it a directory after it was something else in the same layer.
-    pub(super) fresh: bool,
-    /// Number of the last entry that said anything of it, or of something below it.
-    pub(super) order: u32,
-    pub(super) children: RareMap<Box<[u8]>, Slot>,
-}
-
 /// The entry that holds for a path.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) enum Says {
     /// None: marks only, here or below.
-    #[default]
     Nothing,
     /// A directory that only entries below it name.
     Implied,
-    /// A directory.
-    Directory(Box<Attributes>),
+    /// A directory: its place in [`Upper::directories`].
+    Directory(u32),
     /// Anything else, which several paths can share: a node of [`Upper::tree`].
     Inode(NodeId),
-    /// A hard link to a path that had no entry yet: the path's bytes, which take less room than its parts.
-    Link(Box<[u8]>),
+    /// A hard link to a path that had no entry yet: its place in [`Upper::targets`].
+    Link(u32),
 }
 
 /// What a layer's entries say, so far.
 #[derive(Debug)]
 pub struct Upper {
     pub(super) slots: Slots,
-    /// The layer's tree. Until it is settled only what is no directory is in it, and nothing has a name; of what later
-    /// entries replace nothing ever has.
+    /// The layer's tree. It keeps the names of all paths. Until it is settled only what is no directory is in it, and
+    /// nothing has a name; of what later entries replace nothing ever has.
     pub(super) tree: Tree,
+    /// Attributes of directories that have an entry.
+    pub(super) directories: Vec<Attributes>,
+    /// Targets of hard links that had no entry yet: the paths' bytes, which take less room than their parts.
+    pub(super) targets: Vec<Box<[u8]>>,
     /// Files whose contents are in this layer's spool, with their numbers there.
     pub(super) contents: Vec<(NodeId, u32)>,
     /// Files whose contents are in a layer below.
@@ -107,44 +87,13 @@ impl Meaning {
     }
 }
 
-impl Slots {
-    pub(super) const ROOT: Slot = Slot(0);
-
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Path> {
-        self.0.iter()
-    }
-
-    /// A path more, of which nothing is said yet.
-    fn push(&mut self) -> Slot {
-        self.0.push(Path::default());
-        // Fits: see `limits::PATHS`.
-        Slot((self.0.len() - 1) as u32)
-    }
-}
-
-impl Index<Slot> for Slots {
-    type Output = Path;
-
-    fn index(&self, slot: Slot) -> &Path {
-        &self.0[slot.0 as usize]
-    }
-}
-
-impl IndexMut<Slot> for Slots {
-    fn index_mut(&mut self, slot: Slot) -> &mut Path {
-        &mut self.0[slot.0 as usize]
-    }
-}
-
 impl Default for Upper {
     fn default() -> Self {
         Self {
-            slots: Slots(vec![Path::default()]),
+            slots: Slots::new(),
             tree: Tree::new(Attributes::default()),
+            directories: Vec::new(),
+            targets: Vec::new(),
             contents: Vec::new(),
             copies: Vec::new(),
             warnings: Vec::new(),
@@ -174,6 +123,11 @@ impl Upper {
         self.slots.len()
     }
 
+    /// Whether files of layers below may be copied into the layer.
+    pub fn may_copy(&self) -> bool {
+        !self.targets.is_empty()
+    }
+
     /// Keeps whiteouts and opaque marks that hide nothing: what the layer will lie over is not known. It has to be settled
     /// over nothing then.
     pub fn keep_marks(&mut self) {
@@ -181,17 +135,19 @@ impl Upper {
     }
 
     /// Notes a whiteout.
-    pub fn whiteout(&mut self, path: &TreePath) {
-        if let Some(slot) = self.mark(path) {
+    pub fn whiteout(&mut self, path: &TreePath) -> Result<()> {
+        if let Some(slot) = self.mark(path)? {
             self.slots[slot].whiteout = true;
         }
+        Ok(())
     }
 
     /// Notes an opaque mark in a directory.
-    pub fn opaque(&mut self, directory: &TreePath) {
-        if let Some(slot) = self.mark(directory) {
+    pub fn opaque(&mut self, directory: &TreePath) -> Result<()> {
+        if let Some(slot) = self.mark(directory)? {
             self.slots[slot].opaque = true;
         }
+        Ok(())
     }
 
     /// Adds an entry that is no mark; `contents` are those of a regular file, by their number in the spool.
@@ -225,19 +181,31 @@ impl Upper {
         self.may_replace(slot)?;
         let path = &mut self.slots[slot];
         path.fresh |= matches!(path.says, Says::Inode(_) | Says::Link(_));
-        path.says = Says::Directory(Box::new(attributes));
+        match path.says {
+            // However often a directory comes.
+            Says::Directory(place) => self.directories[place as usize] = attributes,
+            _ => {
+                // Fits: see `limits::ENTRIES`.
+                path.says = Says::Directory(self.directories.len() as u32);
+                self.directories.push(attributes);
+            }
+        }
         Ok(())
     }
 
     /// A hard link shares the inode that its target has now; where it has none in this layer, that is settled later.
     fn link(&mut self, path: &TreePath, target: TreePath) -> Result<()> {
         let found = self.find(&target);
-        let says = match found.map(|slot| &self.slots[slot].says) {
+        let says = match found.map(|slot| self.slots[slot].says) {
             _ if target.is_root() => return Err(not_linkable(&target)),
             Some(Says::Directory(_) | Says::Implied) => return Err(not_linkable(&target)),
             Some(Says::Inode(_)) if *path == target => return Ok(()),
-            Some(Says::Inode(inode)) => Says::Inode(*inode),
-            _ => Says::Link(target.to_bytes().into()),
+            Some(Says::Inode(inode)) => Says::Inode(inode),
+            _ => {
+                self.targets.push(target.to_bytes().into());
+                // Fits: see `limits::ENTRIES`.
+                Says::Link((self.targets.len() - 1) as u32)
+            }
         };
         let slot = self.place(path)?;
         self.may_replace(slot)?;
@@ -250,12 +218,12 @@ impl Upper {
         let path = &mut self.slots[slot];
         path.says = says;
         path.opaque = false;
-        path.children.clear();
+        self.slots.detach(&self.tree, slot);
     }
 
     /// Refuses to replace a link through which something was unpacked: where that went would have to be known by now.
     fn may_replace(&self, slot: Slot) -> Result<()> {
-        match self.is_symlink(slot) && (self.slots[slot].opaque || !self.slots[slot].children.is_empty()) {
+        match self.is_symlink(slot) && (self.slots[slot].opaque || self.slots.has_children(slot)) {
             true => Err(Error::refused("it replaces a symlink through which entries before it were unpacked")),
             false => Ok(()),
         }
@@ -263,12 +231,12 @@ impl Upper {
 
     /// Whether the layer has a symbolic link here.
     pub(super) fn is_symlink(&self, slot: Slot) -> bool {
-        matches!(self.slots[slot].says, Says::Inode(node) if matches!(self.tree.node(node).kind, Kind::Symlink(_)))
+        matches!(self.slots[slot].says, Says::Inode(node) if self.tree.file_type(node) == FileType::Symlink)
     }
 
     /// The slot of a path, if the layer says anything about it.
     pub(super) fn find(&self, path: &TreePath) -> Option<Slot> {
-        path.parts().iter().try_fold(Slots::ROOT, |slot, part| self.slots[slot].children.get(&**part).copied())
+        path.parts().iter().try_fold(Slots::ROOT, |slot, part| self.slots.find(&self.tree, slot, part))
     }
 
     /// The slot of an entry's path; the directories above become implied ones where they have no entry.
@@ -277,10 +245,10 @@ impl Upper {
         let mut slot = Slots::ROOT;
         for part in parents {
             self.imply(slot);
-            slot = self.child(slot, part);
+            slot = self.child(slot, part)?;
         }
         self.imply(slot);
-        let slot = self.child(slot, name);
+        let slot = self.child(slot, name)?;
         self.slots[slot].order = self.order;
         Ok(slot)
     }
@@ -303,24 +271,29 @@ impl Upper {
 
     /// The slot for a mark, without making anything of the directories above; `None` where one of them is no directory
     /// in this layer, so that the mark has nothing to act on.
-    fn mark(&mut self, path: &TreePath) -> Option<Slot> {
+    fn mark(&mut self, path: &TreePath) -> Result<Option<Slot>> {
         let mut slot = Slots::ROOT;
         for part in path.parts() {
             if matches!(self.slots[slot].says, Says::Inode(_) | Says::Link(_)) && !self.is_symlink(slot) {
-                return None;
+                return Ok(None);
             }
-            slot = self.child(slot, part);
+            slot = self.child(slot, part)?;
         }
-        Some(slot)
+        Ok(Some(slot))
     }
 
-    pub(super) fn child(&mut self, slot: Slot, name: &[u8]) -> Slot {
-        if let Some(&child) = self.slots[slot].children.get(name) {
-            return child;
+    pub(super) fn child(&mut self, slot: Slot, name: &[u8]) -> Result<Slot> {
+        if let Some(child) = self.slots.find(&self.tree, slot, name) {
+            return Ok(child);
         }
-        let child = self.slots.push();
-        self.slots[slot].children.insert(name.into(), child);
-        child
+        let child = self.slots.push(self.tree.keep(name).map_err(|e| Error::refused(e.to_string()))?);
+        self.slots.attach(&self.tree, slot, child);
+        Ok(child)
+    }
+
+    /// The path of a slot. It is put together when it is needed: millions of them would fill the memory.
+    pub(super) fn path_of(&self, slot: Slot) -> TreePath {
+        self.slots.path(&self.tree, slot)
     }
 }
 

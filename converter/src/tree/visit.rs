@@ -1,9 +1,8 @@
 //! A layer's paths on their way through the passes: where each stands, and what of the tree below can be seen there.
 
 use super::merged::{Id, Merged};
-use super::upper::{Path, Says, Slot};
-use crate::tar::TreePath;
-use erofs::Kind;
+use super::paths::{Path, Slot};
+use super::upper::Says;
 
 /// What the tree below has at a path, as this layer's parent directories let it be seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,10 +15,9 @@ pub(super) enum Lower {
     Node(Id),
 }
 
-/// A path on the way down: its last name, and the visit of its parent. A layer can have millions.
+/// A path on the way down, and the visit of its parent. A layer can have millions.
 #[derive(Debug)]
-pub(super) struct Visit<N> {
-    pub(super) name: N,
+pub(super) struct Visit {
     pub(super) slot: Slot,
     parent: u32,
     pub(super) lower: Lower,
@@ -29,40 +27,17 @@ pub(super) struct Visit<N> {
     pub(super) effective: bool,
 }
 
-impl<N> Visit<N> {
+impl Visit {
     /// The visit of a path in the directory that was visited as number `parent`.
-    pub(super) fn new(parent: usize, name: N, slot: Slot, lower: Lower) -> Self {
+    pub(super) fn new(parent: usize, slot: Slot, lower: Lower) -> Self {
         // Fits: see `limits::PATHS`.
-        Self { name, slot, parent: parent as u32, lower, has_children: false, effective: false }
+        Self { slot, parent: parent as u32, lower, has_children: false, effective: false }
     }
 
     /// The number of its parent's visit.
     pub(super) fn parent(&self) -> usize {
         self.parent as usize
     }
-}
-
-/// The path of a visit. It is put together when it is needed: millions of them would fill the memory.
-pub(super) fn path_of<N: AsRef<[u8]>>(visits: &[Visit<N>], mut number: usize) -> TreePath {
-    let mut parts = Vec::new();
-    while number != 0 {
-        parts.push(visits[number].name.as_ref().to_vec());
-        number = visits[number].parent();
-    }
-    parts.reverse();
-    TreePath::from(parts)
-}
-
-/// Bytes of the paths that have others below them, together.
-pub(super) fn directory_bytes<N: AsRef<[u8]>>(visits: &[Visit<N>]) -> u64 {
-    let (mut lengths, mut sum) = (vec![0u32; visits.len()], 0);
-    for (number, visit) in visits.iter().enumerate().skip(1) {
-        let above = lengths[visit.parent()];
-        // Fits: PATHS names of 255 bytes each are a gigabyte.
-        lengths[number] = above + u32::from(above > 0) + visit.name.as_ref().len() as u32;
-        sum += if visit.has_children { u64::from(lengths[number]) } else { 0 };
-    }
-    sum
 }
 
 impl Path {
@@ -76,7 +51,7 @@ impl Path {
         match (&self.says, lower) {
             (Says::Inode(_) | Says::Link(_), _) | (_, Lower::Hidden) => Lower::Hidden,
             _ if self.hides() => Lower::Hidden,
-            (_, Lower::Node(id)) if below.node(id).kind == Kind::Directory => lower,
+            (_, Lower::Node(id)) if below.is_directory(id) => lower,
             _ => Lower::Absent,
         }
     }

@@ -17,7 +17,7 @@ fn made(stage: &Stage) -> crate::build::Made {
     let chunk_size = ChunkSize::new(4096).unwrap();
     let settings = Settings { level: 3, threads: 1, chunk_size, first: None, stage: stage.path().to_owned() };
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    build(Input::Directory(tree.path().to_owned()), &Default::default(), &settings, runtime.handle()).unwrap()
+    build(Input::Directory(tree.path().to_owned()), &Default::default(), &settings, runtime.handle()).unwrap().0
 }
 
 /// Makes the files in a directory, and itself, so much older.

@@ -179,7 +179,7 @@ fn compare_content(sample: &Sample, content: &Content, path: &Path) {
 }
 
 fn compare_xattrs(tree: &Tree, node: erofs::NodeId, path: &Path) {
-    let expected = &tree.node(node).attributes.xattrs;
+    let expected = &tree.attributes(node).xattrs;
     let mut buffer = vec![0_u8; 1 << 18];
     // The kernel gives no list longer than 64 KiB; then each name is asked for.
     let listed: usize = expected.keys().map(|name| name.len() + 1).sum();

@@ -126,8 +126,9 @@ impl Sample {
 pub fn everything() -> Sample {
     let mut sample = Sample::new();
     let root = Tree::ROOT;
-    sample.tree.node_mut(root).attributes =
+    let odd =
         Attributes { mtime: -1_000_000, mtime_nsec: 999_999_999, ..with_xattrs(0o1777, &[("user.root", b"yes")]) };
+    sample.tree.set_attributes(root, &odd);
     files(&mut sample);
     links_and_devices(&mut sample);
     xattrs(&mut sample);
@@ -153,7 +154,7 @@ fn files(sample: &mut Sample) {
     }
     let owner = Attributes { uid: u32::MAX - 1, gid: 3_000_000_000, mtime_nsec: 1, ..attributes(0o6755) };
     let shared = sample.file(directory, "owner", owner, b"#!/bin/sh\n");
-    let twin = sample.tree.node(shared).clone();
+    let twin = sample.tree.node(shared);
     sample.add(directory, "same blocks", attributes(0o400), twin.kind);
     sample.sparse(directory, "hole", 12_345, &[]);
     sample.sparse(directory, "holes", 1 << 20, &[(5000, noise(10_000, 1)), (700_000, noise(4096, 2))]);
