@@ -30,7 +30,8 @@ pub struct Meter {
     fetch_errors: Family<Labels, Counter>,
     read_bytes: Family<Labels, Counter>,
     cache_bytes: Gauge,
-    cache_evicted_bytes: Family<Labels, Counter>,
+    cache_evicted_bytes: Counter,
+    cache_let_go_bytes: Counter,
     cache_written_bytes: Counter,
     verify_failures: Counter,
     hedges: Family<Labels, Counter>,
@@ -43,7 +44,6 @@ pub struct Meter {
     fetches: Counter,
     errors: Counter,
     hedged: [Counter; 2],
-    evicted: [Counter; 2],
 }
 
 /// A counter for each value of a label, there from the start on.
@@ -58,14 +58,14 @@ impl Default for Meter {
     fn default() -> Self {
         let (read_bytes, read) = labelled("source", ["memory", "cache", "store"]);
         let (hedges, hedged) = labelled("what", ["made", "won"]);
-        let (cache_evicted_bytes, evicted) = labelled("cause", ["quota", "administrator"]);
         Self {
             // 0.5 ms to 16 s.
             fetch_seconds: Histogram::new(exponential_buckets(0.0005, 2.0, 16)),
             fetch_errors: Family::default(),
             read_bytes,
             cache_bytes: Gauge::default(),
-            cache_evicted_bytes,
+            cache_evicted_bytes: Counter::default(),
+            cache_let_go_bytes: Counter::default(),
             cache_written_bytes: Counter::default(),
             verify_failures: Counter::default(),
             hedges,
@@ -77,7 +77,6 @@ impl Default for Meter {
             fetches: Counter::default(),
             errors: Counter::default(),
             hedged,
-            evicted,
         }
     }
 }
@@ -92,8 +91,13 @@ impl Meter {
         registry.register("lamina_cache_bytes", "Bytes of chunks in the local cache", self.cache_bytes.clone());
         registry.register(
             "lamina_cache_evicted_bytes",
-            "Bytes dropped from the local cache: to make room, or because an administrator said so",
+            "Bytes dropped from the local cache to make room",
             self.cache_evicted_bytes.clone(),
+        );
+        registry.register(
+            "lamina_cache_let_go_bytes",
+            "Bytes dropped from the local cache because an administrator said so",
+            self.cache_let_go_bytes.clone(),
         );
         registry.register(
             "lamina_cache_written_bytes",
@@ -150,7 +154,7 @@ impl Meter {
 
     /// Bytes dropped from the chunk cache to make room.
     pub fn cache_evicted_bytes(&self) -> u64 {
-        self.evicted[0].get()
+        self.cache_evicted_bytes.get()
     }
 
     /// Bytes written to the chunk cache.
@@ -212,9 +216,9 @@ impl Meter {
         self.cache_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
-    pub(crate) fn evicted(&self, quota: u64, administrator: u64) {
-        self.evicted[0].inc_by(quota);
-        self.evicted[1].inc_by(administrator);
+    pub(crate) fn evicted(&self, for_room: u64, let_go: u64) {
+        self.cache_evicted_bytes.inc_by(for_room);
+        self.cache_let_go_bytes.inc_by(let_go);
     }
 
     pub(crate) fn cache_written(&self, bytes: u64) {
@@ -249,8 +253,8 @@ mod tests {
             "lamina_fetch_errors_total{kind=\"timeout\"} 1",
             "lamina_read_bytes_total{source=\"cache\"} 7",
             "lamina_cache_bytes 0",
-            "lamina_cache_evicted_bytes_total{cause=\"quota\"} 3",
-            "lamina_cache_evicted_bytes_total{cause=\"administrator\"} 4",
+            "lamina_cache_evicted_bytes_total 3",
+            "lamina_cache_let_go_bytes_total 4",
             "lamina_cache_written_bytes_total 0",
             "lamina_verify_failures_total 0",
             "lamina_fetch_hedges_total{what=\"made\"} 1",

@@ -32,8 +32,8 @@ pub(crate) struct Global {
     #[arg(long, global = true, value_name = "FILE", env = "LAMINA_CONFIG")]
     pub(crate) config: Option<PathBuf>,
     /// Store for convert, inspect, verify, export, pull and store, over the configuration's: file:///DIRECTORY, s3://BUCKET/PREFIX,
-    /// 3fs:///MOUNT/DIR, or (to read) https://HOST/PATH [default: file:///var/lib/lamina/store]. An error for the others: they
-    /// ask laminad, which has its own --store
+    /// 3fs:///MOUNT/DIR, or (to read) https://HOST/PATH [default: file:///var/lib/lamina/store]. Not for the others: they ask
+    /// laminad, which has its own --store
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) store: Option<String>,
     /// Results as JSON

@@ -106,7 +106,7 @@ pub fn lamina() -> ExitCode {
 
 fn run(global: &Global, command: Command) -> Result<(), Failure> {
     let context = Context::new(global)?;
-    refuse_unused_store(global, &command)?;
+    warn_of_unused_store(global, &command);
     let runtime = tokio::runtime::Runtime::new().map_err(|e| Failure::because("starting", &e))?;
     // Others take back what they have begun.
     if !matches!(command, Command::Convert(_) | Command::Export(_) | Command::Pull(_) | Command::Trace(_)) {
@@ -134,22 +134,21 @@ fn run(global: &Global, command: Command) -> Result<(), Failure> {
     done
 }
 
-/// An option that does nothing is a mistake: what laminad answers is of the store that it was started with.
-fn refuse_unused_store(global: &Global, command: &Command) -> Result<(), Failure> {
+/// All commands take the option, but what laminad answers is of the store that it was started with.
+fn warn_of_unused_store(global: &Global, command: &Command) {
     let name = match command {
         Command::Mount(_) => "mount",
         Command::Umount(_) => "umount",
         Command::Status => "status",
         Command::Cache(_) => "cache",
         Command::Trace(_) => "trace",
-        _ => return Ok(()),
+        _ => return,
     };
-    match global.store {
-        Some(_) => Err(Failure::usage(format!(
+    if global.store.is_some() {
+        tracing::warn!(
             "--store is of no use to lamina {name}: laminad answers it, from the store that it was started with (its own \
              --store, or [store] url in its configuration)"
-        ))),
-        None => Ok(()),
+        );
     }
 }
 
