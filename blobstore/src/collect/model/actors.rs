@@ -79,7 +79,7 @@ fn refs(hands: &Hands) -> Refs {
 /// gives its lease back.
 pub(super) async fn converts_until(hands: Hands, who: &str, image: Image, requests: u32) {
     let (store, clock) = (Arc::new(hands.clone()), Arc::new(hands.clone()));
-    let lease = Lease::new(store, clock, who, "work", WRITER_TTL, true);
+    let lease = Lease::new(store, clock, &format!("{who}/work"), Terms::WRITER);
     match hands.until(requests, converts_with(&hands, &lease, &image)).await {
         Some(done) => done.unwrap(),
         None => lease.release().await.unwrap(),
