@@ -124,7 +124,8 @@ pub fn list(data: &[u8]) {
 /// The layer's tree, and its data.
 fn laid_out(first: Option<&First>) -> (Tree, Vec<u8>) {
     static TAR: OnceLock<Vec<u8>> = OnceLock::new();
-    let tar = TAR.get_or_init(|| sealed_tar(FILES.iter().zip(1..).map(|((name, size), byte)| (*name, vec![byte; *size]))));
+    let tar =
+        TAR.get_or_init(|| sealed_tar(FILES.iter().zip(1..).map(|((name, size), byte)| (*name, vec![byte; *size]))));
     let mut spool = Spool::new(&scratch()).expect("a spool");
     let mut upper = Upper::new();
     read_entries(&mut Reader::new(&tar[..]), &mut upper, &mut spool).expect("a tar");
