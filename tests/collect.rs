@@ -488,3 +488,28 @@ fn a_collector_that_is_killed_at_any_moment_is_made_up_for_by_the_next() {
     assert!(killed > 0);
     nothing_is_left_of_collections(&node);
 }
+
+#[test]
+fn a_collection_that_is_told_to_end_takes_its_word_back_though_nobody_reads_its_last_one() {
+    let node = Node::default();
+    let dir = node.new_dir("dir");
+    std::fs::write(dir.join("file"), "content").unwrap();
+    node.convert_dir(&dir, "toolkit/tools:1");
+    node.run(&["store", "rm", "tag:toolkit/tools:1"]);
+    node.run(&["store", "gc", "--delete", "--grace", "0s", "--settle", "0s"]);
+    let layers = files(&node.path("store/layers"));
+    assert_eq!(layers.len(), 1);
+    let sweeps = |node: &Node| files(&node.path("store/tombstones/sweeps"));
+
+    let mut command = node.command(&["store", "gc", "--delete", "--grace", "0s", "--settle", "600s"]);
+    let mut collector = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(collector.stderr.take());
+    let says_what_goes = |node: &Node| sweeps(node).values().any(|word| word.windows(7).any(|part| part == b"layers/"));
+    node.wait("the collector's word", says_what_goes);
+    rustix::process::kill_process(rustix::process::Pid::from_child(&collector), rustix::process::Signal::TERM).unwrap();
+    assert_eq!(collector.wait().unwrap().code(), Some(128 + 15));
+    assert!(sweeps(&node).is_empty(), "others would wait for it");
+    assert!(files(&node.path("store/layers")) == layers, "nothing was deleted");
+    node.run(&["store", "gc", "--delete", "--grace", "0s", "--settle", "0s"]);
+    assert!(files(&node.path("store/layers")).is_empty());
+}

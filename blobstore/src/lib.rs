@@ -10,7 +10,8 @@
 //! * [`profile`]: what starts read of a layer, so that the next ones find it here.
 //! * [`meter`]: the counters of all this.
 //! * [`https`]: what HTTP clients share, those of the store and of others.
-//! * [`causes`](fn@causes): errors in words. * [`small_file`]: what people name is read up to a limit.
+//! * [`causes`](fn@causes): errors in words.
+//! * [`small_file`]: what people name is read up to a limit.
 //!
 //! This crate knows chunks and names. It does not know EROFS (metadata is bytes to it), FUSE or containerd.
 

@@ -174,7 +174,7 @@ fn finish(name: &str, done: Result<(), Failure>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("{name}: {failure}");
+            output::say(format_args!("{name}: {failure}"));
             ExitCode::from(failure.status)
         }
     }

@@ -19,6 +19,11 @@ fn is_terminal() -> bool {
     io::IsTerminal::is_terminal(&io::stderr())
 }
 
+/// A last word, on stderr: that may be gone, as its terminal is after SIGHUP.
+pub(crate) fn say(text: impl Display) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
 /// Why a result could not be written, the first time.
 static UNWRITTEN: OnceLock<io::Error> = OnceLock::new();
 

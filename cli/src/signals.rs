@@ -11,13 +11,11 @@ pub(crate) struct Signals(Vec<(i32, Signal)>);
 impl Signals {
     /// From now on. Must be called within a tokio runtime.
     pub(crate) fn listen() -> Result<Self, Failure> {
-        let mut kinds = vec![SignalKind::interrupt(), SignalKind::terminate(), SignalKind::quit()];
-        // Who started it with nohup wants it to stay when the terminal goes.
-        if !is_ignored(SignalKind::hangup()) {
-            kinds.push(SignalKind::hangup());
-        }
+        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::quit(), SignalKind::hangup()];
+        // Who started it with nohup wants it to stay when the terminal goes; a shell's script, when Ctrl-C is for others.
+        let kinds = kinds.into_iter().filter(|kind| !is_ignored(*kind));
         let listen = |kind: SignalKind| Ok((kind.as_raw_value(), signal(kind)?));
-        let all: std::io::Result<Vec<_>> = kinds.into_iter().map(listen).collect();
+        let all: std::io::Result<Vec<_>> = kinds.map(listen).collect();
         all.map(Self).map_err(|e| Failure::because("waiting for signals", &e))
     }
 

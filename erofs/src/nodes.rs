@@ -111,7 +111,7 @@ impl Nodes {
         if let Some(place) = places.find(hash, |&place| owners[place as usize] == owner) {
             return *place;
         }
-        // Fits: there are no more than nodes.
+        // Fits: see `Nodes::tidy`.
         let place = owners.len() as u32;
         owners.push(owner);
         places.insert_unique(hash, place, |&place| hasher.hash_one(&owners[place as usize]));
@@ -122,6 +122,28 @@ impl Nodes {
         let owner = self.owner(attributes);
         let slot = &mut self.slots[index];
         (slot.owner, slot.mtime, slot.mtime_nsec) = (owner, attributes.mtime, attributes.mtime_nsec);
+    }
+
+    /// Forgets what no node has any more, where that is more than what they have.
+    pub(crate) fn tidy(&mut self) {
+        let Self { slots, owners, places, hasher, .. } = self;
+        if owners.len() <= 2 * slots.len() {
+            return;
+        }
+        let mut old: Vec<_> = std::mem::take(owners).into_iter().map(Some).collect();
+        let mut kept = vec![0; old.len()];
+        for slot in slots {
+            let at = slot.owner as usize;
+            if let Some(owner) = old[at].take() {
+                kept[at] = owners.len() as u32;
+                owners.push(owner);
+            }
+            slot.owner = kept[at];
+        }
+        places.clear();
+        for (place, owner) in (0..).zip(&*owners) {
+            places.insert_unique(hasher.hash_one(owner), place, |&place| hasher.hash_one(&owners[place as usize]));
+        }
     }
 
     /// Makes it a file of these contents.
@@ -204,6 +226,22 @@ impl Nodes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn owners_that_no_node_has_any_more_are_forgotten_and_the_others_stay() {
+        let mut nodes = Nodes::default();
+        let of = |uid: u32| Attributes { mode: 0o755, uid, ..Attributes::default() };
+        (0..3).for_each(|uid| nodes.push(Node { attributes: of(uid), kind: Kind::Directory }, 0));
+        for uid in 3..300 {
+            nodes.set_attributes(1, &of(uid));
+            nodes.tidy();
+            assert!(nodes.owners() <= 6, "{}", nodes.owners());
+            assert_eq!([0, 1, 2].map(|index| nodes.attributes(index)), [of(0), of(uid), of(2)]);
+        }
+        // Equal ones are still one.
+        nodes.set_attributes(1, &of(2));
+        assert_eq!(nodes.owner_of(1), nodes.owner_of(2));
+    }
 
     #[test]
     fn nodes_come_back_as_they_were() {

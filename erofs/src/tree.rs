@@ -337,6 +337,12 @@ impl Tree {
         self.nodes.set_attributes(id.index(), attributes);
     }
 
+    /// Forgets owners and extended attributes that no node has any more, where they are more than those that some have. Who changes
+    /// attributes again and again has to ask for it.
+    pub fn tidy(&mut self) {
+        self.nodes.tidy();
+    }
+
     /// Gives a regular file other contents. Anything else stays as it is.
     pub fn set_content(&mut self, id: NodeId, content: Content) {
         if self.file_type(id) == FileType::File {

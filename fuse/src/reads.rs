@@ -79,7 +79,10 @@ impl Reads {
         let start = Instant::now();
         let eio = || io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error());
         // The deadline is one for both: for a successor's first read opens the layer.
-        let since = self.unopened.since(&node, self.deadline).map_err(|()| eio())?;
+        let since = match self.table.layer(node) {
+            Some(_) => start.into(),
+            None => self.unopened.since(&node, self.deadline).map_err(|()| eio())?,
+        };
         let layer = self.layer(node).await.map_err(|error| {
             tracing::error!(node, %error, "cannot open the layer of a device that is being read");
             self.unopened.note(node, since, ());

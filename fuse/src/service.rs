@@ -114,6 +114,8 @@ impl control::Daemon for Service {
 
     async fn attach(&self, request: Request<v1::AttachRequest>) -> Answer<v1::AttachReply> {
         let v1::AttachRequest { layer, target, start } = request.into_inner();
+        // A snapshotter of before does not say for what: for something of its own then.
+        let start = if start.is_empty() { target.clone() } else { start };
         let entry = layer_in(layer.ok_or_else(|| Status::invalid_argument("no layer"))?)?;
         let layers = Arc::clone(&self.0.layers);
         self.0.leases.looked_up(&Stack::EMPTY.with(entry.clone()));

@@ -13,6 +13,7 @@ use blobstore::refs::{Stack, StackEntry};
 use rustix::mount::UnmountFlags;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const RECORD: &str = "mount.json";
 
@@ -101,7 +102,9 @@ fn new_home(config: &Config) -> Result<PathBuf, Error> {
 
 async fn build(layers: &Layers, home: &Path, stack: &[StackEntry], root: usize, record: &Record) -> Result<(), Error> {
     write_record(home, record)?;
-    let start = record.target.to_string_lossy();
+    // Not the target alone: another stack can be mounted there a moment later.
+    static STARTS: AtomicU64 = AtomicU64::new(0);
+    let start = format!("{} {}", STARTS.fetch_add(1, Ordering::Relaxed), record.target.display());
     if let ([only], None) = (stack, &record.upper) {
         return layers.attach(only, &record.target, &start).await;
     }

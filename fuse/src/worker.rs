@@ -19,6 +19,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -43,6 +44,8 @@ pub fn work(config: Config) -> Result<(), Error> {
 }
 
 async fn serve(config: Config) -> Result<(), Error> {
+    let is_ready = Arc::new(AtomicBool::new(false));
+    let stop = watch_holder(is_ready.clone())?;
     let (node, mut registry) = Node::assemble(config)?;
     let node = Arc::new(node);
     let ended = start_session(&node)?;
@@ -64,8 +67,8 @@ async fn serve(config: Config) -> Result<(), Error> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::system)?;
     // Ctrl-C reaches the whole process group; only the holder acts on it.
     let _interrupt = signal(SignalKind::interrupt()).map_err(Error::system)?;
+    is_ready.store(true, Ordering::SeqCst);
     tell_holder(holder::READY)?;
-    let stop = watch_holder()?;
     tokio::select! {
         done = server => done.map_err(|e| Error::system(std::io::Error::other(e)))?,
         _ = stop => {}
@@ -118,15 +121,17 @@ fn tell_holder(line: &str) -> Result<(), Error> {
 }
 
 /// Waits for the holder's word that the daemon ends. Ends this process when the holder is gone: its successor must not find
-/// two daemons on one node. At once and without unmounting, for the successor cleans up.
-fn watch_holder() -> Result<oneshot::Receiver<()>, Error> {
+/// two daemons on one node. At once and without unmounting, for the successor cleans up. So it does at the holder's word before it is
+/// ready: what it may wait for then, nobody else waits for.
+fn watch_holder(is_ready: Arc<AtomicBool>) -> Result<oneshot::Receiver<()>, Error> {
     let socket = File::from(std::io::stdout().as_fd().try_clone_to_owned().map_err(Error::system)?);
     let (tell, told) = oneshot::channel();
     let watch = move || {
         let mut tell = Some(tell);
         for line in BufReader::new(socket).lines().map_while(Result::ok) {
             match tell.take_if(|_| line == holder::STOP) {
-                Some(tell) => drop(tell.send(())),
+                Some(tell) if is_ready.load(Ordering::SeqCst) => drop(tell.send(())),
+                Some(_) => std::process::exit(0),
                 // The holder may be of another build than its worker.
                 None => tracing::debug!(line, "the holder says something that this worker does not know"),
             }

@@ -38,6 +38,9 @@ pub enum Error {
         /// When it counts as dead.
         after: Duration,
     },
+    /// It was told to end before it was done.
+    #[error("the collector was told to end")]
+    Stopped,
     /// The collector was stopped for so long that writers may have stopped waiting for it.
     #[error("the collector was held up for {0:?} and deletes nothing more; run it again")]
     HeldUp(Duration),

@@ -16,7 +16,7 @@
 
 use super::clock::{Clock, Machine};
 use super::error::{Error, Result};
-use super::seen::{Seen, age};
+use super::seen::{Seen, age, has_one_clock};
 use super::{mark, process, sweep};
 use crate::pause::random;
 use crate::store::{Listed, Store, StoreError};
@@ -304,6 +304,10 @@ pub(super) async fn read(store: &dyn Store, now: SystemTime, marks: &BTreeMap<St
             Err(what) => return Err(Error::Lease { key: lease.key, what }),
         };
         let ttl = Duration::from_secs(body.ttl).min(TTL_MAX);
+        if has_one_clock(store.url()) && age.is_some_and(|age| age > ttl) {
+            held.ended.push(lease.key);
+            continue;
+        }
         if age.is_none_or(|age| age > ttl) {
             let mark = mark::of_lease(&lease);
             let since = marks.get(&mark).and_then(|since| now.duration_since(*since).ok());

@@ -16,6 +16,7 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+use tokio::sync::watch;
 
 /// How to collect.
 #[derive(Debug, Clone)]
@@ -28,6 +29,8 @@ pub struct Options {
     pub settle: Duration,
     /// Requests under way at a time.
     pub at_once: usize,
+    /// Where this becomes true, the run ends as soon as nothing is under way that it answers for: with [`Error::Stopped`].
+    pub stop: Option<watch::Receiver<bool>>,
     /// A name of this run that no other has.
     pub(super) run: String,
     pub(super) clock: Arc<dyn Clock>,
@@ -48,6 +51,7 @@ impl Default for Options {
             grace: Duration::from_secs(24 * 3600),
             settle: Duration::from_secs(10),
             at_once: 32,
+            stop: None,
             run: format!("{}-{}-{:08x}", process::host(), std::process::id(), random() as u32),
             clock: Arc::new(Machine::default()),
         }
@@ -64,7 +68,7 @@ pub async fn collect(refs: &Refs, options: &Options, progress: &(dyn Fn(Step) + 
         let looked = run.look(SystemTime::now()).await?;
         return run.tell(looked).await;
     }
-    let (mut sweep, now) = Sweep::begin(run.store.clone(), options.clock.clone(), &options.run).await?;
+    let (mut sweep, now) = Sweep::begin(run.store.clone(), options).await?;
     let done = run.all(&mut sweep, now).await;
     // Also where it failed: nobody is to wait for this run any more.
     let ended = sweep.end().await;
@@ -237,7 +241,7 @@ impl Run<'_> {
         let layers: BTreeSet<_> = doomed.iter().filter_map(|key| layer_of(key)).collect();
         if !layers.is_empty() {
             let weak = Weak::open(self.refs, &layers, self.options.at_once).await?;
-            *references = sweep.during(weak.loosen()).await?;
+            *references = sweep.through(weak.loosen()).await?;
             (self.progress)(Step::Waiting);
             sweep.wait(self.options.settle).await?;
             // Nodes that had looked a layer up, by a reference that was weak, have said so by now.

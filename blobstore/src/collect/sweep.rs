@@ -10,6 +10,7 @@
 use super::clock::Clock;
 use super::error::{Error, Result};
 use super::process::{self, Process};
+use super::run::Options;
 use super::seen::{Seen, Sight, age, has_one_clock};
 use crate::store::{Listed, Store, StoreError};
 use bytes::Bytes;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+use tokio::sync::watch;
 
 /// Where they lie.
 pub(super) const PREFIX: &str = "tombstones/sweeps/";
@@ -59,14 +61,21 @@ pub(super) struct Sweep {
     written: Duration,
     /// Others'.
     seen: Seen,
+    stop: Option<watch::Receiver<bool>>,
 }
 
 impl Sweep {
     /// Says that a collector is at work, unless one is. The store's time is in the answer.
-    pub(super) async fn begin(store: Arc<dyn Store>, clock: Arc<dyn Clock>, run: &str) -> Result<(Self, SystemTime)> {
-        let body = Body { version: VERSION, host: process::host(), process: Process::this(), keys: Vec::new() };
-        let mut sweep =
-            Self { store, clock, key: format!("{PREFIX}{run}"), body, written: Duration::ZERO, seen: Seen::default() };
+    pub(super) async fn begin(store: Arc<dyn Store>, options: &Options) -> Result<(Self, SystemTime)> {
+        let mut sweep = Self {
+            store,
+            clock: options.clock.clone(),
+            key: format!("{PREFIX}{}", options.run),
+            body: Body { version: VERSION, host: process::host(), process: Process::this(), keys: Vec::new() },
+            written: Duration::ZERO,
+            seen: Seen::default(),
+            stop: options.stop.clone(),
+        };
         sweep.write().await?;
         match sweep.alone().await {
             Ok(now) => Ok((sweep, now)),
@@ -104,7 +113,7 @@ impl Sweep {
                 records = watched,
                 "an earlier collector's record, of a date that tells nothing, is watched"
             );
-            self.clock.sleep(RENEW).await;
+            self.sleep(RENEW).await?;
             self.still().await?;
         }
     }
@@ -128,8 +137,22 @@ impl Sweep {
     }
 
     /// Does something that can take long, and goes on saying that it is at work. Where that was not said for too long, as by a
-    /// process that was stopped, the work is given up: before it goes on, for who was not waited for may have gone on.
+    /// process that was stopped, the work is given up: before it goes on, for who was not waited for may have gone on. It is given up
+    /// too where the collector is to end.
     pub(super) async fn during<T>(&mut self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let stop = self.stop.clone();
+        let done = self.through(async {
+            tokio::select! {
+                biased;
+                () = told(stop) => Err(Error::Stopped),
+                done = work => done,
+            }
+        });
+        done.await
+    }
+
+    /// As [`Self::during`], of what must not be given up half done because the collector is to end.
+    pub(super) async fn through<T>(&mut self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let mut work = std::pin::pin!(work);
         let clock = self.clock.clone();
         loop {
@@ -149,8 +172,11 @@ impl Sweep {
         Ok(())
     }
 
-    /// Before each deletion: that writers still wait for this collector.
+    /// Before each deletion: that writers still wait for this collector, and that it is to go on.
     pub(super) async fn still(&mut self) -> Result<()> {
+        if self.stop.as_ref().is_some_and(|stop| *stop.borrow()) {
+            return Err(Error::Stopped);
+        }
         if self.clock.elapsed().saturating_sub(self.written) > RENEW {
             self.renew().await?;
         }
@@ -177,16 +203,34 @@ impl Sweep {
         let mut left = time;
         while !left.is_zero() {
             let step = left.min(RENEW);
-            self.clock.sleep(step).await;
+            self.sleep(step).await?;
             self.still().await?;
             left -= step;
         }
         Ok(())
     }
 
+    async fn sleep(&self, time: Duration) -> Result<()> {
+        tokio::select! {
+            biased;
+            () = told(self.stop.clone()) => Err(Error::Stopped),
+            () = self.clock.sleep(time) => Ok(()),
+        }
+    }
+
     pub(super) async fn end(&self) -> Result<()> {
         Ok(self.store.delete(&self.key).await?)
     }
+}
+
+/// Waits until the collector is told to end: for ever, where nobody can.
+async fn told(stop: Option<watch::Receiver<bool>>) {
+    if let Some(mut stop) = stop
+        && stop.wait_for(|stop| *stop).await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
 }
 
 /// How long a collector has said nothing, as far as anybody knows who sees this of its record.

@@ -14,7 +14,7 @@ use super::start::Lists;
 use super::watch::Cause;
 use super::{FetchError, Fetched, Fetcher, Layer};
 use crate::layer::LayerId;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
@@ -70,7 +70,7 @@ impl Fetcher {
         });
         let fetch = tokio::spawn(fetch_starts(self.clone(), shared.clone()));
         let decode = tokio::spawn(decode_starts(self.clone(), shared.clone(), patience));
-        Starts { dispatcher: self.inner.dispatcher.clone(), shared, tasks: [fetch, decode] }
+        Starts { fetcher: self.clone(), shared, tasks: [fetch, decode] }
     }
 }
 
@@ -95,15 +95,16 @@ impl Drop for Prefetch {
 /// What starts on this node are expected to read, in the order of when, whichever layer it is of.
 #[derive(Debug)]
 pub struct Starts {
-    dispatcher: Arc<Dispatcher>,
+    fetcher: Fetcher,
     shared: Arc<Shared>,
     tasks: [JoinHandle<()>; 2],
 }
 
 impl Starts {
     /// Adds chunks of a layer that was mounted then, and how long after the start's beginning each is expected to be read. What
-    /// is mounted for the same `start` has one beginning, the first mount's, and one number of bytes: where that is less than
-    /// all want, what is expected first is fetched. Unless it has come already, what was added before makes room.
+    /// is mounted for the same `start` has one beginning, that of the layer that was added first, and one number of bytes: where that is
+    /// less than what all want and this node has not, what is expected first is fetched. Unless it is about to come, what was added
+    /// before makes room.
     pub fn add(
         &self,
         start: &str,
@@ -112,15 +113,19 @@ impl Starts {
         chunks: impl IntoIterator<Item = (Duration, u32)>,
     ) {
         let mut pattern = layer.pattern.lock().unwrap_or_else(PoisonError::into_inner);
-        let chunks = chunks.into_iter().inspect(|(_, chunk)| pattern.foresee(*chunk));
-        self.shared.lock().add(start, begun, layer, chunks);
+        let with_bytes = |(after, chunk)| Some((after, chunk, self.fetcher.bytes_to_fetch(layer, chunk)?));
+        let chunks: Vec<_> = chunks.into_iter().filter_map(with_bytes).collect();
+        let in_vain: HashSet<u32> =
+            self.shared.lock().add(start, begun, layer, chunks.iter().copied()).into_iter().collect();
+        let expected = chunks.iter().map(|(_, chunk, _)| *chunk).filter(|chunk| !in_vain.contains(chunk));
+        expected.for_each(|chunk| pattern.foresee(chunk));
         self.shared.added.notify_one();
     }
 
     /// Gives up what is still to be fetched or decompressed of a layer.
     pub fn remove(&self, layer: &LayerId) {
         for chunk in self.shared.lock().remove(layer) {
-            self.dispatcher.cancel(Place { layer: *layer, chunk });
+            self.fetcher.inner.dispatcher.cancel(Place { layer: *layer, chunk });
         }
     }
 
@@ -190,6 +195,13 @@ async fn decode_starts(fetcher: Fetcher, shared: Arc<Shared>, patience: Duration
 }
 
 impl Fetcher {
+    /// Bytes that have to come from the store for a chunk: none, where it is on this node. `None`: there is no such chunk.
+    fn bytes_to_fetch(&self, layer: &Layer, chunk: u32) -> Option<u64> {
+        let located = layer.index.chunk_at(chunk)?;
+        let is_here = self.inner.is_in_memory(&key(&located.entry)) || self.inner.is_cached(&located);
+        Some(if is_here { 0 } else { located.entry.stored_len.into() })
+    }
+
     /// Decompresses a chunk ahead of its first reader. `false` where it is to be tried again: it is still coming, or there is
     /// no room.
     async fn decoded_ahead(&self, layer: &Arc<Layer>, chunk: u32) -> bool {

@@ -23,7 +23,7 @@ pub(super) struct Due {
 struct Waiting {
     layer: Arc<Layer>,
     start: Arc<str>,
-    /// As it is stored.
+    /// What is to be fetched for it, as it is stored.
     bytes: u64,
 }
 
@@ -53,36 +53,39 @@ impl Lists {
         Self { fetch: BTreeMap::new(), decode: BTreeMap::new(), starts: HashMap::new(), most, patience }
     }
 
-    /// Adds chunks of a layer that was mounted then for a start, and how long after the start's beginning each is expected.
+    /// Adds chunks of a layer that was mounted then for a start: how long after the start's beginning each is expected, and how
+    /// many bytes are to be fetched for it: none, where it is here. Gives those chunks of the layer that are expected in vain.
     pub(super) fn add(
         &mut self,
         start: &str,
         mounted: Instant,
         layer: &Arc<Layer>,
-        chunks: impl Iterator<Item = (Duration, u32)>,
-    ) {
+        chunks: impl Iterator<Item = (Duration, u32, u64)>,
+    ) -> Vec<u32> {
         let now = Instant::now();
         self.starts.retain(|_, start| now.duration_since(start.last) < self.patience);
         let start: Arc<str> = start.into();
         let of = self.starts.entry(start.clone()).or_insert(Start { begun: mounted, last: now, bytes: 0 });
         of.last = now;
-        for (after, chunk) in chunks {
-            let Some((entry, at)) = layer.index.chunk(chunk).zip(of.begun.checked_add(after)) else { continue };
-            let bytes = u64::from(entry.stored_len);
+        for (after, chunk, bytes) in chunks {
+            let Some(at) = of.begun.checked_add(after) else { continue };
             let waiting = Waiting { layer: layer.clone(), start: start.clone(), bytes };
             if self.fetch.insert(Due { at, layer: layer.id, chunk }, waiting).is_none() {
                 of.bytes += bytes;
             }
         }
-        self.trim(&start);
+        let gone = self.trim(&start);
+        gone.iter().filter(|due| due.layer == layer.id).map(|due| due.chunk).collect()
     }
 
     /// Lets go of what a start is expected to read last, until the rest is no more than it may fetch.
-    fn trim(&mut self, start: &Arc<str>) {
-        let Some(of) = self.starts.get_mut(start) else { return };
+    fn trim(&mut self, start: &Arc<str>) -> Vec<Due> {
+        let Some(of) = self.starts.get_mut(start) else { return Vec::new() };
         let mut over = of.bytes.saturating_sub(self.most);
         let mut last = Vec::new();
-        for (due, waiting) in self.fetch.iter().rev().filter(|(_, waiting)| waiting.start == *start) {
+        for (due, waiting) in
+            self.fetch.iter().rev().filter(|(_, waiting)| waiting.start == *start && waiting.bytes > 0)
+        {
             if over == 0 {
                 break;
             }
@@ -91,6 +94,7 @@ impl Lists {
             last.push(*due);
         }
         last.iter().for_each(|due| drop(self.fetch.remove(due)));
+        last
     }
 
     /// The next ones to fetch; from now on they are to be decompressed.
@@ -158,26 +162,38 @@ mod tests {
         lists.take(64).into_iter().map(|(layer, chunk)| (number(&layer), chunk)).collect()
     }
 
-    /// Chunks that are read one a second.
-    fn steps(chunks: std::ops::Range<u32>) -> impl Iterator<Item = (Duration, u32)> {
-        chunks.map(|chunk| (chunk * SECOND, chunk))
+    /// Chunks of a layer that are read one a second.
+    fn steps(layer: &Layer, chunks: std::ops::Range<u32>) -> impl Iterator<Item = (Duration, u32, u64)> {
+        let bytes = layer.index.chunk(0).unwrap().stored_len.into();
+        chunks.map(move |chunk| (chunk * SECOND, chunk, bytes))
+    }
+
+    #[test]
+    fn what_is_here_costs_a_start_nothing_and_what_it_may_not_fetch_is_told() {
+        let (a, b) = (layer(0), layer(1));
+        let (mut lists, now) = (lists(&a, 4), Instant::now());
+        let here = steps(&a, 0..8).map(|(after, chunk, _)| (after, chunk, 0));
+        assert!(lists.add("start", now, &a, here).is_empty());
+        let mut gone = lists.add("start", now, &b, steps(&b, 0..8));
+        gone.sort_unstable();
+        assert_eq!((gone, lists.left().0), (vec![4, 5, 6, 7], 12));
     }
 
     #[test]
     fn layers_of_one_start_have_one_beginning_and_one_number_of_bytes() {
         let (a, b) = (layer(0), layer(1));
         let (mut lists, now) = (lists(&a, 8), Instant::now());
-        lists.add("start", now, &a, steps(0..8));
+        lists.add("start", now, &a, steps(&a, 0..8));
         assert_eq!(lists.left(), (8, 0));
         // Mounted a little later, and of the same beginning.
-        lists.add("start", now + SECOND / 2, &b, steps(0..8));
+        lists.add("start", now + SECOND / 2, &b, steps(&b, 0..8));
         let mut early = taken(&mut lists, &[&a, &b]);
         early.sort_by_key(|(layer, chunk)| (*chunk, *layer));
         assert_eq!(early, (0..4).flat_map(|chunk| [(0, chunk), (1, chunk)]).collect::<Vec<_>>());
         // It has had all of it.
-        lists.add("start", now, &a, steps(4..8));
+        lists.add("start", now, &a, steps(&a, 4..8));
         assert_eq!(lists.left(), (0, 8));
-        lists.add("another", now, &a, steps(4..8));
+        lists.add("another", now, &a, steps(&a, 4..8));
         assert_eq!(lists.left().0, 4);
     }
 
@@ -185,14 +201,14 @@ mod tests {
     fn what_is_given_up_before_it_is_fetched_leaves_its_bytes_to_others() {
         let (a, b) = (layer(0), layer(1));
         let (mut lists, now) = (lists(&a, 8), Instant::now());
-        lists.add("start", now, &a, steps(0..8));
+        lists.add("start", now, &a, steps(&a, 0..8));
         assert_eq!(taken(&mut lists, &[&a]).len(), 8);
         assert_eq!(lists.remove(&a.id).len(), 8, "they may be on their way");
-        lists.add("start", now, &b, steps(0..8));
+        lists.add("start", now, &b, steps(&b, 0..8));
         assert_eq!(lists.left(), (0, 0));
-        lists.add("second", now, &a, steps(0..8));
+        lists.add("second", now, &a, steps(&a, 0..8));
         assert!(lists.remove(&a.id).is_empty());
-        lists.add("second", now, &b, steps(0..8));
+        lists.add("second", now, &b, steps(&b, 0..8));
         assert_eq!(lists.left(), (8, 0));
     }
 }

@@ -1,6 +1,7 @@
 //! Signals to a command. Whatever it is at, its exit status is 128 and the signal's number, and nothing half done is left.
 
 use crate::failure::Failure;
+use crate::output;
 use crate::signals::Signals;
 use std::process::exit;
 use std::time::Duration;
@@ -16,14 +17,14 @@ pub(super) fn end_at_once() -> Result<(), Failure> {
     let mut signals = Signals::listen()?;
     tokio::spawn(async move {
         let failure = Failure::signalled(signals.next().await);
-        eprintln!("lamina: {failure}");
+        output::say(format_args!("lamina: {failure}"));
         exit(failure.status.into());
     });
     Ok(())
 }
 
 /// Does `work`, which is given what is done when a signal has come, and is to end short then: `None`. It is waited for, not
-/// long, and a second signal ends that too.
+/// long, and a second signal ends that too. Once it is done there is nothing to take back: the next signal ends the process.
 pub(super) async fn interruptible<T, F>(work: impl FnOnce(Stop) -> F) -> Result<T, Failure>
 where
     F: Future<Output = Result<Option<T>, Failure>>,
@@ -33,7 +34,10 @@ where
     let mut work = std::pin::pin!(work(Stop(stopped)));
     let unasked = || Failure::failed("it ended before it was done");
     let number = tokio::select! {
-        done = &mut work => return done?.ok_or_else(unasked),
+        done = &mut work => {
+            end_at_once()?;
+            return done?.ok_or_else(unasked);
+        }
         number = signals.next() => number,
     };
     drop(stop);

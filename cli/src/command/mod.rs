@@ -13,7 +13,7 @@ mod suggest;
 mod trace;
 mod verify;
 
-use crate::args::{Command, Global, Lamina};
+use crate::args::{Command, Global, Lamina, StoreCommand};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::output;
@@ -98,7 +98,7 @@ pub fn lamina() -> ExitCode {
     match run(&global, command).and_then(|()| output::finish()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("lamina: {failure}");
+            output::say(format_args!("lamina: {failure}"));
             ExitCode::from(failure.status)
         }
     }
@@ -109,7 +109,12 @@ fn run(global: &Global, command: Command) -> Result<(), Failure> {
     warn_of_unused_store(global, &command);
     let runtime = tokio::runtime::Runtime::new().map_err(|e| Failure::because("starting", &e))?;
     // Others take back what they have begun.
-    if !matches!(command, Command::Convert(_) | Command::Export(_) | Command::Pull(_) | Command::Trace(_)) {
+    let takes_back = match &command {
+        Command::Convert(_) | Command::Export(_) | Command::Pull(_) | Command::Trace(_) => true,
+        Command::Store(command) => matches!(command, StoreCommand::Gc(_)),
+        _ => false,
+    };
+    if !takes_back {
         let _within = runtime.enter();
         interrupt::end_at_once()?;
     }

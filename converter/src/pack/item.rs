@@ -72,6 +72,8 @@ pub struct Item {
 struct Sparse {
     layout: SparseLayout,
     segments: Vec<Segment>,
+    /// Bytes of all pieces: of as many as there can be, asking the layout takes long.
+    stored: u64,
 }
 
 impl fmt::Debug for Item {
@@ -93,7 +95,8 @@ impl Item {
             return plain;
         }
         let segments = segments(map, &layout, at);
-        Self { sparse: Some(Box::new(Sparse { layout, segments })), ..plain }
+        let stored = layout.stored();
+        Self { sparse: Some(Box::new(Sparse { layout, segments, stored })), ..plain }
     }
 
     /// Bytes of [`Item::to_bytes`].
@@ -132,7 +135,7 @@ impl Item {
 
     /// Bytes of its body, a multiple of the block size.
     pub(super) fn length(&self) -> u64 {
-        let stored = self.sparse.as_ref().map_or(self.size, |sparse| sparse.layout.stored());
+        let stored = self.sparse.as_ref().map_or(self.size, |sparse| sparse.stored);
         stored.next_multiple_of(BLOCK_U64)
     }
 
@@ -176,8 +179,8 @@ impl Item {
 
     /// Where the file has holes, and is not stored as a plain one.
     fn layout(&self) -> Option<&SparseLayout> {
-        let layout = &self.sparse.as_ref()?.layout;
-        (layout.stored() < layout.size).then_some(layout)
+        let Sparse { layout, stored, .. } = &**self.sparse.as_ref()?;
+        (*stored < layout.size).then_some(layout)
     }
 }
 

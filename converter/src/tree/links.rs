@@ -30,40 +30,52 @@ impl Upper {
     /// may have `most` paths then.
     pub(super) fn resolve_links(&mut self, below: &Merged, assumes: &mut Assumes, most: usize) -> Result<()> {
         let mut copied: HashMap<Id, NodeId> = HashMap::new();
-        for (slot, path) in self.pending() {
+        for slot in self.pending() {
             // An earlier one's way led over it.
             let Says::Link(_) = self.slots[slot].says else { continue };
-            let at = |e: Error| e.at(&path.to_bytes());
-            let Chased { target, over } = self.chase(slot, below, assumes).map_err(at)?;
-            let inode = match target {
-                Target::Inode(inode) => inode,
-                Target::Below(id, target) => {
-                    let inode = match copied.entry(id) {
-                        Entry::Occupied(copy) => *copy.get(),
-                        Entry::Vacant(place) => *place.insert(self.copy_up(below, id).map_err(at)?),
-                    };
-                    let place = self.place(&target).map_err(at)?;
-                    check_paths(self.paths(), most).map_err(at)?;
-                    self.put(place, Says::Inode(inode));
-                    assumes.push(Assumption { path: target, found: Found::Copied }).map_err(at)?;
-                    inode
-                }
-            };
-            for slot in over {
-                self.put(slot, Says::Inode(inode));
-            }
+            let resolved = self.resolve_link(slot, below, assumes, &mut copied);
+            let resolved = resolved.and_then(|()| check_paths(self.paths(), most));
+            resolved.map_err(|e| e.at(&self.path_of(slot).to_bytes()))?;
         }
         Ok(())
     }
 
-    /// The paths that still hold an unresolved hard link.
-    fn pending(&self) -> Vec<(Slot, TreePath)> {
+    /// One of them, and all that its way leads over. What of the tree below was copied is in `copied`.
+    fn resolve_link(
+        &mut self,
+        slot: Slot,
+        below: &Merged,
+        assumes: &mut Assumes,
+        copied: &mut HashMap<Id, NodeId>,
+    ) -> Result<()> {
+        let Chased { target, over } = self.chase(slot, below, assumes)?;
+        let inode = match target {
+            Target::Inode(inode) => inode,
+            Target::Below(id, target) => {
+                let inode = match copied.entry(id) {
+                    Entry::Occupied(copy) => *copy.get(),
+                    Entry::Vacant(place) => *place.insert(self.copy_up(below, id)?),
+                };
+                let place = self.place(&target)?;
+                self.put(place, Says::Inode(inode));
+                assumes.push(Assumption { path: target, found: Found::Copied })?;
+                inode
+            }
+        };
+        for slot in over {
+            self.put(slot, Says::Inode(inode));
+        }
+        Ok(())
+    }
+
+    /// What still holds an unresolved hard link. Not by their paths: of deep ones a million would fill the memory.
+    fn pending(&self) -> Vec<Slot> {
         if !self.slots.iter().any(|path| matches!(path.says, Says::Link(_))) {
             return Vec::new();
         }
         let visits = self.downwards(&Merged::new());
         let links = visits.iter().filter(|visit| matches!(self.slots[visit.slot].says, Says::Link(_)));
-        links.map(|visit| (visit.slot, self.path_of(visit.slot))).collect()
+        links.map(|visit| visit.slot).collect()
     }
 
     /// Follows a hard link to hard links to its end.

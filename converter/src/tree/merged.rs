@@ -114,6 +114,7 @@ impl Merged {
             let changes = self.changes(layer, directory, below, &mut seen, &mut open)?;
             self.tree.change(below, changes.into_iter()).map_err(|e| Error::refused(e.to_string()))?;
         }
+        self.tree.tidy();
         Ok(())
     }
 

@@ -37,7 +37,9 @@ impl Upper {
                 }
                 return Ok(());
             }
-            for (slot, path) in found {
+            for slot in found {
+                // As it was found: nothing above it is moved in a round.
+                let path = self.path_of(slot);
                 let at = |e: Error| e.at(&path.to_bytes());
                 let led = self.lead(&path, below, assumes).map_err(at)?;
                 self.graft(slot, &led).map_err(at)?;
@@ -48,7 +50,7 @@ impl Upper {
     }
 
     /// The links with something below them, but for those below others.
-    fn below_links(&self, below: &Merged) -> Vec<(Slot, TreePath)> {
+    fn below_links(&self, below: &Merged) -> Vec<Slot> {
         let visits = self.downwards(below);
         let mut inside = vec![false; visits.len()];
         let mut found = Vec::new();
@@ -57,7 +59,7 @@ impl Upper {
             let link = (path.opaque || visit.has_children) && self.link_at(visit.slot, visit.lower, below).is_some();
             inside[number] = inside[visit.parent()] || link;
             if link && !inside[visit.parent()] {
-                found.push((visit.slot, self.path_of(visit.slot)));
+                found.push(visit.slot);
             }
         }
         found

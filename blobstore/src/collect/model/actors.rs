@@ -233,7 +233,7 @@ pub(super) async fn collects(hands: Hands, run: &'static str, times: usize) {
 
 pub(super) async fn collect_once(hands: &Hands, run: &str) -> Result<(), Error> {
     let clock = Arc::new(hands.clone());
-    let options = Options { delete: true, grace: GRACE, settle: SETTLE, at_once: 1, run: run.to_owned(), clock };
+    let options = Options { at_once: 1, run: run.to_owned(), clock, ..Options::new(true, GRACE, SETTLE) };
     collect(&refs(hands), &options, &|_| {}).await.map(drop)
 }
 

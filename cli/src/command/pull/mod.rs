@@ -43,17 +43,15 @@ pub(super) async fn run(context: &Context, arguments: &Pull) -> Result<(), Failu
     let name: ImageName =
         arguments.image.trim_start_matches("image:").parse().map_err(|e| Failure::usage(format!("{e}")))?;
     let refs = context.refs()?;
-    let planned = async |mut stop: Stop| stop.or(plan(&refs, &name, &arguments.snapshotter)).await;
-    let plan = interruptible(planned).await?;
     let pulled = interruptible(async |mut stop: Stop| {
+        let Some(plan) = stop.or(plan(&refs, &name, &arguments.snapshotter)).await? else { return Ok(None) };
         let containerd = Containerd::open(&arguments.address, &arguments.namespace).await?;
         let done = stop.or(write(&containerd, &plan, arguments)).await;
         // The lease goes in any case: what a pull made that came to no end is the garbage collector's.
         let closed = containerd.close().await;
-        done.and_then(|done| closed.map(|()| done))
+        done.and_then(|done| closed.map(|()| done.map(|()| plan)))
     });
-    pulled.await?;
-    report(context, &plan)
+    report(context, &pulled.await?)
 }
 
 async fn plan(refs: &Refs, name: &ImageName, snapshotter: &str) -> Result<Plan, Failure> {

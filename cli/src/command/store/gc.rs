@@ -1,17 +1,21 @@
 //! `lamina store gc`: what nothing needs.
 
 use super::super::Context;
+use super::super::interrupt::{Stop, interruptible};
 use crate::args::StoreGc;
 use crate::failure::Failure;
 use crate::output;
 use blobstore::collect::{Error, Fate, Options, Report, Step, Sum, collect};
 use serde_json::json;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::watch;
 
 pub(super) async fn run(context: &Context, arguments: &StoreGc) -> Result<(), Failure> {
     let refs = context.refs()?;
     let StoreGc { delete, grace, settle } = *arguments;
-    let options = Options::new(delete, grace, settle);
+    let (tell, told_to_end) = watch::channel(false);
+    let mut options = Options::new(delete, grace, settle);
+    options.stop = Some(told_to_end);
     let progress = output::steps();
     let told = |step: Step| match step {
         Step::Reading => progress.set_message("reading what is needed"),
@@ -20,9 +24,24 @@ pub(super) async fn run(context: &Context, arguments: &StoreGc) -> Result<(), Fa
         Step::Waiting => progress.set_message("waiting for nodes to say what they use"),
         Step::Deleting(done, of) => progress.set_message(format!("deleting {done} of {of}")),
     };
-    let done = collect(&refs, &options, &told).await;
+    let done = interruptible(async |mut stop: Stop| {
+        let mut collected = std::pin::pin!(collect(&refs, &options, &told));
+        let done = tokio::select! {
+            done = &mut collected => done,
+            // What it is at it does, and takes its word back that it is at work: others would wait for it.
+            () = stop.wait() => {
+                let _ = tell.send(true);
+                collected.await
+            }
+        };
+        match done {
+            Err(Error::Stopped) => Ok(None),
+            done => done.map(Some).map_err(failed),
+        }
+    });
+    let done = done.await;
     progress.finish_and_clear();
-    let report = done.map_err(failed)?;
+    let report = done?;
     match context.json {
         true => output::json(&as_json(&report, delete)),
         false => {
