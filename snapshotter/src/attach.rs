@@ -14,8 +14,13 @@ use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
+
+/// How long a layer that is not mounted waits for a laminad that is not there: its worker may just be replaced.
+const HAND_OVER: Duration = Duration::from_secs(3);
+/// Between two looks whether it is there.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// Attaches layers.
 #[derive(Clone)]
@@ -81,23 +86,29 @@ impl Attacher {
     }
 
     async fn ask(&self, layer: &Layer, dir: u64, start: &str) -> Result<()> {
-        let before = identity(&self.socket);
         self.dirs.make_layer(dir)?;
         let target = self.dirs.fs(dir);
-        match self.daemon.attach(layer, &target, start, self.deadline).await {
-            Ok(()) => {
-                let mut shared = self.lock();
-                if before.is_some() && shared.socket == before {
-                    shared.attached.insert(dir);
+        let until = Instant::now() + HAND_OVER.min(self.deadline / 2);
+        loop {
+            let before = identity(&self.socket);
+            match self.daemon.attach(layer, &target, start, self.deadline).await {
+                Ok(()) => {
+                    let mut shared = self.lock();
+                    if before.is_some() && shared.socket == before {
+                        shared.attached.insert(dir);
+                    }
+                    return Ok(());
                 }
-                Ok(())
+                // Its holder keeps the mounts alive while laminad's worker starts again.
+                Err(failure @ Failure::Unreachable { .. }) if self.dirs.is_mounted(dir) => {
+                    tracing::warn!("layer {} is used as it is mounted: {failure}", layer.id);
+                    return Ok(());
+                }
+                Err(Failure::Unreachable { .. }) if Instant::now() < until => tokio::time::sleep(AGAIN).await,
+                Err(failure) => {
+                    return Err(Error::unavailable(format!("layer {} cannot be mounted: {failure}", layer.id)));
+                }
             }
-            // Its holder keeps the mounts alive while laminad's worker starts again.
-            Err(failure @ Failure::Unreachable { .. }) if self.dirs.is_mounted(dir) => {
-                tracing::warn!("layer {} is used as it is mounted: {failure}", layer.id);
-                Ok(())
-            }
-            Err(failure) => Err(Error::unavailable(format!("layer {} cannot be mounted: {failure}", layer.id))),
         }
     }
 

@@ -6,12 +6,9 @@
 use crate::record::{Layer, is_hash};
 use control::v1;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
-
-/// How long a container waits for a laminad that is not there: its worker may just be replaced.
-const HAND_OVER: Duration = Duration::from_secs(3);
 
 /// How a call to laminad went wrong.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -72,8 +69,7 @@ impl Daemon {
         stack.layers.into_iter().map(|layer| checked(reference, layer)).collect()
     }
 
-    /// Mounts `layer` at `target`, unless it is mounted there, for the snapshot `start`. Waits a little for a laminad that is just being
-    /// replaced.
+    /// Mounts `layer` at `target`, unless it is mounted there, for the snapshot `start`.
     pub(crate) async fn attach(
         &self,
         layer: &Layer,
@@ -85,22 +81,12 @@ impl Daemon {
         let layer = v1::Layer { id, head, size, format, generation, root_opaque };
         let (target, start) = (target.display().to_string(), start.to_owned());
         let request = v1::AttachRequest { layer: Some(layer), target, start };
-        let attach = async || {
-            let call = |mut client: Client| {
-                let request = request.clone();
-                async move { client.attach(request).await }
-            };
-            self.call(deadline, call).await.map(|_| ())
-        };
-        let until = Instant::now() + HAND_OVER.min(deadline / 2);
-        loop {
-            match attach().await {
-                Err(Failure::Unreachable { .. }) if Instant::now() < until => {
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-                done => return done,
-            }
-        }
+        self.call(deadline, |mut client| {
+            let request = request.clone();
+            async move { client.attach(request).await }
+        })
+        .await
+        .map(|_| ())
     }
 
     /// Unmounts the targets that are mounted.

@@ -4,13 +4,13 @@
 //! local cache: a start's chunks are more than `decoded` holds. Chunks of [`Starts`] are also decompressed ahead of the
 //! reads, as far as half of `decoded` goes: what is read makes room for more. Where nobody comes to read what was
 //! decompressed, that is where it stops. However many layers a start has, and each of them a profile, they are one start
-//! (`start.rs`): in the order of its time, and as many bytes as one may have.
+//! (`expected.rs`): in the order of its time, and as many bytes as one may have.
 
 use super::decoded::key;
 use super::dispatch::Dispatcher;
+use super::expected::Expected;
 use super::flight::wait;
 use super::queue::Place;
-use super::start::Lists;
 use super::watch::Cause;
 use super::{FetchError, Fetched, Fetcher, Layer};
 use crate::layer::LayerId;
@@ -64,7 +64,7 @@ impl Fetcher {
     /// runtime.
     pub fn starts(&self, bytes: u64, patience: Duration) -> Starts {
         let shared = Arc::new(Shared {
-            lists: Mutex::new(Lists::new(bytes, patience)),
+            expected: Mutex::new(Expected::new(bytes, patience)),
             added: Notify::new(),
             begun: Notify::new(),
         });
@@ -143,7 +143,7 @@ impl Drop for Starts {
 
 #[derive(Debug)]
 struct Shared {
-    lists: Mutex<Lists>,
+    expected: Mutex<Expected>,
     /// Something is to be fetched.
     added: Notify,
     /// Something is to be decompressed.
@@ -151,8 +151,8 @@ struct Shared {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Lists> {
-        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Expected> {
+        self.expected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -160,8 +160,8 @@ async fn fetch_starts(fetcher: Fetcher, shared: Arc<Shared>) {
     let mut under_way = UnderWay::new(&fetcher, Cause::Prefetch);
     loop {
         let any = {
-            let mut lists = shared.lock();
-            let next = lists.take(TOGETHER);
+            let mut expected = shared.lock();
+            let next = expected.take(TOGETHER);
             // Before anybody sees that they are to be decompressed: what is neither here nor under way is given up.
             under_way.begin(&fetcher, next.iter().map(|(layer, chunk)| (&**layer, *chunk)));
             !next.is_empty()

@@ -6,7 +6,7 @@
 //! (`request.rs`, `pace.rs`), attempts with pauses until a deadline (`retry.rs`), and then an error, also for who asks again at
 //! once (`failures.rs`): never a wrong byte, never a wait without end unless that was asked for. Chunks that were fetched go to the cache off the reply path.
 //! [`Fetcher::noticed`] says what to fetch ahead of reads (`pattern.rs`, `ahead.rs`), [`Fetcher::prefetch`] takes a list,
-//! [`Fetcher::starts`] many (`list.rs`, `start.rs`). Who wants to know what is read and fetched ahead watches (`watch.rs`).
+//! [`Fetcher::starts`] many (`list.rs`, `expected.rs`). Who wants to know what is read and fetched ahead watches (`watch.rs`).
 //! [`Fetcher::open_head`] brings what a mount needs of a layer (`head.rs`).
 //!
 //! Deadlines and pauses are in tokio's time, so that tests can hold it. When something was read, or is expected to be
@@ -19,6 +19,7 @@ mod chunk;
 mod decoded;
 mod dispatch;
 mod error;
+mod expected;
 mod failures;
 mod flight;
 mod head;
@@ -29,7 +30,6 @@ mod pattern;
 mod queue;
 mod request;
 mod retry;
-mod start;
 mod stored;
 mod watch;
 

@@ -84,6 +84,13 @@ async fn a_new_laminad_is_asked_again_and_an_absent_one_is_not_needed_for_what_i
     // All that ctr and the kubelet's events show.
     let said = failed.message();
     assert!(said.contains("no laminad answers at /") && said.contains("systemctl start laminad"), "{said}");
+    // One that comes back soon is waited for.
+    let comes_back = async {
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        node.fake.serve(&node.dir.path().join("laminad.sock"))
+    };
+    let (prepared, _serving) = tokio::join!(node.prepare("g", &one, &[]), comes_back);
+    prepared.unwrap();
 }
 
 #[tokio::test]

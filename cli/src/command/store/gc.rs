@@ -28,11 +28,15 @@ pub(super) async fn run(context: &Context, arguments: &StoreGc) -> Result<(), Fa
         let mut collected = std::pin::pin!(collect(&refs, &options, &told));
         let done = tokio::select! {
             done = &mut collected => done,
-            // What it is at it does, and takes its word back that it is at work: others would wait for it.
-            () = stop.wait() => {
-                let _ = tell.send(true);
-                collected.await
-            }
+            // A dry run has nothing to take back.
+            () = stop.wait() => match delete {
+                false => return Ok(None),
+                // What it is at it does, and takes its word back that it is at work: others would wait for it.
+                true => {
+                    let _ = tell.send(true);
+                    collected.await
+                }
+            },
         };
         match done {
             Err(Error::Stopped) => Ok(None),

@@ -38,7 +38,7 @@ struct Start {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Lists {
+pub(super) struct Expected {
     fetch: BTreeMap<Due, Waiting>,
     decode: BTreeMap<Due, Arc<Layer>>,
     starts: HashMap<Arc<str>, Start>,
@@ -48,7 +48,7 @@ pub(super) struct Lists {
     patience: Duration,
 }
 
-impl Lists {
+impl Expected {
     pub(super) fn new(most: u64, patience: Duration) -> Self {
         Self { fetch: BTreeMap::new(), decode: BTreeMap::new(), starts: HashMap::new(), most, patience }
     }
@@ -152,14 +152,14 @@ mod tests {
         Arc::new(Layer::new(Arc::new(Index::of_file(&file).unwrap())))
     }
 
-    /// Lists for starts of so many chunks.
-    fn lists(layer: &Layer, chunks: u64) -> Lists {
-        Lists::new(chunks * u64::from(layer.index.chunk(0).unwrap().stored_len), 60 * SECOND)
+    /// Of starts that may fetch so many chunks.
+    fn of(layer: &Layer, chunks: u64) -> Expected {
+        Expected::new(chunks * u64::from(layer.index.chunk(0).unwrap().stored_len), 60 * SECOND)
     }
 
-    fn taken(lists: &mut Lists, layers: &[&Arc<Layer>]) -> Vec<(usize, u32)> {
+    fn taken(expected: &mut Expected, layers: &[&Arc<Layer>]) -> Vec<(usize, u32)> {
         let number = |layer: &Layer| layers.iter().position(|l| l.id == layer.id).unwrap();
-        lists.take(64).into_iter().map(|(layer, chunk)| (number(&layer), chunk)).collect()
+        expected.take(64).into_iter().map(|(layer, chunk)| (number(&layer), chunk)).collect()
     }
 
     /// Chunks of a layer that are read one a second.
@@ -171,44 +171,44 @@ mod tests {
     #[test]
     fn what_is_here_costs_a_start_nothing_and_what_it_may_not_fetch_is_told() {
         let (a, b) = (layer(0), layer(1));
-        let (mut lists, now) = (lists(&a, 4), Instant::now());
+        let (mut expected, now) = (of(&a, 4), Instant::now());
         let here = steps(&a, 0..8).map(|(after, chunk, _)| (after, chunk, 0));
-        assert!(lists.add("start", now, &a, here).is_empty());
-        let mut gone = lists.add("start", now, &b, steps(&b, 0..8));
+        assert!(expected.add("start", now, &a, here).is_empty());
+        let mut gone = expected.add("start", now, &b, steps(&b, 0..8));
         gone.sort_unstable();
-        assert_eq!((gone, lists.left().0), (vec![4, 5, 6, 7], 12));
+        assert_eq!((gone, expected.left().0), (vec![4, 5, 6, 7], 12));
     }
 
     #[test]
     fn layers_of_one_start_have_one_beginning_and_one_number_of_bytes() {
         let (a, b) = (layer(0), layer(1));
-        let (mut lists, now) = (lists(&a, 8), Instant::now());
-        lists.add("start", now, &a, steps(&a, 0..8));
-        assert_eq!(lists.left(), (8, 0));
+        let (mut expected, now) = (of(&a, 8), Instant::now());
+        expected.add("start", now, &a, steps(&a, 0..8));
+        assert_eq!(expected.left(), (8, 0));
         // Mounted a little later, and of the same beginning.
-        lists.add("start", now + SECOND / 2, &b, steps(&b, 0..8));
-        let mut early = taken(&mut lists, &[&a, &b]);
+        expected.add("start", now + SECOND / 2, &b, steps(&b, 0..8));
+        let mut early = taken(&mut expected, &[&a, &b]);
         early.sort_by_key(|(layer, chunk)| (*chunk, *layer));
         assert_eq!(early, (0..4).flat_map(|chunk| [(0, chunk), (1, chunk)]).collect::<Vec<_>>());
         // It has had all of it.
-        lists.add("start", now, &a, steps(&a, 4..8));
-        assert_eq!(lists.left(), (0, 8));
-        lists.add("another", now, &a, steps(&a, 4..8));
-        assert_eq!(lists.left().0, 4);
+        expected.add("start", now, &a, steps(&a, 4..8));
+        assert_eq!(expected.left(), (0, 8));
+        expected.add("another", now, &a, steps(&a, 4..8));
+        assert_eq!(expected.left().0, 4);
     }
 
     #[test]
     fn what_is_given_up_before_it_is_fetched_leaves_its_bytes_to_others() {
         let (a, b) = (layer(0), layer(1));
-        let (mut lists, now) = (lists(&a, 8), Instant::now());
-        lists.add("start", now, &a, steps(&a, 0..8));
-        assert_eq!(taken(&mut lists, &[&a]).len(), 8);
-        assert_eq!(lists.remove(&a.id).len(), 8, "they may be on their way");
-        lists.add("start", now, &b, steps(&b, 0..8));
-        assert_eq!(lists.left(), (0, 0));
-        lists.add("second", now, &a, steps(&a, 0..8));
-        assert!(lists.remove(&a.id).is_empty());
-        lists.add("second", now, &b, steps(&b, 0..8));
-        assert_eq!(lists.left(), (8, 0));
+        let (mut expected, now) = (of(&a, 8), Instant::now());
+        expected.add("start", now, &a, steps(&a, 0..8));
+        assert_eq!(taken(&mut expected, &[&a]).len(), 8);
+        assert_eq!(expected.remove(&a.id).len(), 8, "they may be on their way");
+        expected.add("start", now, &b, steps(&b, 0..8));
+        assert_eq!(expected.left(), (0, 0));
+        expected.add("second", now, &a, steps(&a, 0..8));
+        assert!(expected.remove(&a.id).is_empty());
+        expected.add("second", now, &b, steps(&b, 0..8));
+        assert_eq!(expected.left(), (8, 0));
     }
 }
