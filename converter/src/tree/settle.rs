@@ -68,7 +68,7 @@ impl Upper {
     }
 
     /// All paths, a directory before what is in it, siblings in byte order.
-    pub(super) fn downwards(&self, below: &Merged) -> Vec<Visit> {
+    pub(super) fn downwards(&mut self, below: &Merged) -> Vec<Visit> {
         let mut visits = Vec::with_capacity(self.slots.len());
         visits.push(Visit::new(0, Slots::ROOT, root(below)));
         let mut next = 0;
@@ -76,7 +76,8 @@ impl Upper {
             let Visit { slot, lower, .. } = visits[next];
             let inside = self.slots[slot].inside(lower, below);
             visits[next].has_children = self.slots.has_children(slot);
-            for child in self.slots.children(&self.tree, slot) {
+            self.slots.put_in_order(&self.tree, slot);
+            for child in self.slots.children(slot) {
                 let lower = step(inside, self.slots.name(&self.tree, child), below);
                 visits.push(Visit::new(next, child, lower));
             }

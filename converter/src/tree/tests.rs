@@ -345,9 +345,26 @@ fn directories_that_only_targets_of_links_name_count_as_paths() {
 }
 
 #[test]
+fn names_are_put_in_order_once_however_many_passes_links_take() {
+    let many = (0..2000).map(|at| format!("many/{}", at * 7919 % 2000));
+    // Each link stands below the one before it, and is moved where that leads before it is followed.
+    let nested = |depth: usize| (0..=depth).map(|at| format!("l{at}")).collect::<Vec<_>>().join("/");
+    let links = (0..30).map(|depth| format!("{} -> /d{depth}", nested(depth)));
+    let entries: Vec<String> = many.chain(links).chain([nested(29) + "/x", "h = many/1".to_owned()]).collect();
+    let mut layer = upper(&entries.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+    let below = Merged::new();
+    layer.follow_links(&below, &mut Assumes::new(1 << 20), 10_000).unwrap();
+    layer.resolve_links(&below, &mut Assumes::new(1 << 20), 10_000).unwrap();
+    layer.downwards(&below);
+    assert!(layer.find(&TreePath::clean(b"d29/x").unwrap()).is_some());
+    assert!((2000..6000).contains(&layer.slots.ordered), "{}", layer.slots.ordered);
+}
+
+#[test]
 fn the_paths_of_a_layers_directories_are_summed() {
-    let layer = upper(&["a/bc/f", "a/g", "h"]).unwrap();
-    assert_eq!(layer.directory_bytes(&layer.downwards(&Merged::new())), 1 + 4);
+    let mut layer = upper(&["a/bc/f", "a/g", "h"]).unwrap();
+    let visits = layer.downwards(&Merged::new());
+    assert_eq!(layer.directory_bytes(&visits), 1 + 4);
 }
 
 #[test]
