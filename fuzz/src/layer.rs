@@ -123,10 +123,10 @@ fn convert(tar: &[u8], mut spool: Spool) -> Result<Option<Made>> {
     for (node, _) in &settled.copies {
         files.push((*node, spool.add(&Shape { size: 0, map: None }, |_| Ok(0))?));
     }
-    spool.complete()?;
+    let contents = spool.complete()?;
     let (mut data, mut hasher) = (0, blake3::Hasher::new());
-    let plan = plan(&mut settled.tree, &files, &spool, 256 << 10, None).expect("a plan");
-    plan.read(&spool, &mut |chunk: Vec<u8>| {
+    let plan = plan(&mut settled.tree, &files, contents, 256 << 10, None).expect("a plan");
+    plan.read(&mut |chunk: Vec<u8>| {
         assert!(!chunk.is_empty() && chunk.len().is_multiple_of(BLOCK) && chunk.len() <= 8 << 20);
         data += chunk.len();
         hasher.update(&chunk);

@@ -215,7 +215,7 @@ mod tests {
         let d = add(&mut slots, Slots::ROOT, b"d");
         let inside: Vec<_> = [&b"c"[..], b"a", b"b"].map(|name| add(&mut slots, d, name)).into();
         let (other, names) = (add(&mut slots, Slots::ROOT, b"a"), names);
-        let mut sorted = |slots: &mut Slots| {
+        let sorted = |slots: &mut Slots| {
             slots.put_in_order(&names, d);
             slots.children(d).collect::<Vec<_>>()
         };
