@@ -3,6 +3,7 @@
 use super::assume::Assumes;
 use super::*;
 use crate::error::Result;
+use crate::limits::Together;
 use crate::tar::{Entry, Kind as TarKind, Shape, TreePath};
 use erofs::{Attributes, Kind, Tree};
 
@@ -342,6 +343,42 @@ fn directories_that_only_targets_of_links_name_count_as_paths() {
     assert_eq!(follow(10_000).unwrap(), 1 + 3 * (2 + 2001));
     let refused = follow(3000).unwrap_err().to_string();
     assert!(refused.starts_with("entry 'l1': the layer is too large: more than 3000 paths"), "{refused}");
+}
+
+#[test]
+fn names_of_all_layers_are_bounded_together_and_each_of_a_file_counts() {
+    let below = below(&[&["d/f", "d/g = d/f"], &["d/h = d/f", "d/i = d/f"], &["-x", "d/", "d/.wh.g"]]);
+    // The root, `d`, and of the second layer the file that it copied.
+    assert_eq!(below.held(), Together { names: 2 + 3 + 3, text: 0 });
+    let settle = |names| upper(&["e", "d/j"]).unwrap().settle_within(&below, &Together { names, text: 0 });
+    assert!(settle(8 + 4).is_ok());
+    let error = settle(8 + 3).unwrap_err();
+    assert!(error.is_refusal() && error.to_string().contains("more than 11 names in all its layers"), "{error}");
+}
+
+#[test]
+fn targets_and_attributes_of_all_layers_are_bounded_together() {
+    let with = |paths: &[&str], from: &Merged, text| {
+        let mut upper = upper(&["l -> 12345"]).unwrap();
+        for path in paths {
+            let (path, kind) = (TreePath::clean(path.as_bytes()).unwrap(), TarKind::Directory);
+            let xattrs = [(b"user.a".to_vec(), b"1234".to_vec())].into_iter().collect();
+            upper.add(Entry { path, kind, attributes: Attributes { xattrs, ..Attributes::default() } }, None).unwrap();
+        }
+        upper.settle_within(from, &Together { names: 100, text })
+    };
+    let mut merged = Merged::new();
+    for layer in 1..=3 {
+        // A directory counts again.
+        let settled = with(&["", "d", "d/d"], &merged, layer * 35).unwrap();
+        merged.overlay(&settled.tree, false).unwrap();
+        assert_eq!(merged.held().text, layer * 35);
+    }
+    let error = with(&["d"], &merged, 3 * 35 + 14).unwrap_err();
+    assert!(error.is_refusal() && error.to_string().contains("attributes in all its layers"), "{error}");
+    // What nothing shows through of is forgotten; the root has the attributes that it had.
+    merged.overlay(&with(&["d"], &merged, 1000).unwrap().tree, true).unwrap();
+    assert_eq!(merged.held(), Together { names: 3, text: 25 });
 }
 
 #[test]
