@@ -136,7 +136,7 @@ impl Collected {
             // Cannot happen: see `Upper::may_copy`.
             Self::All(_) => Err(Error::failed("copying files from below", "the layer has no links to any")),
             Self::Open(mut spool) => {
-                let mut stored = StoredContents::new(below.bodies(), runtime);
+                let mut stored = StoredContents::new(below.layers(), runtime);
                 for (node, from) in copies {
                     settled.contents.push((node, stored.copy(&from, &mut spool)?));
                 }

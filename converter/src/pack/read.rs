@@ -13,11 +13,11 @@ use std::borrow::Cow;
 pub(super) struct DataReader<'a> {
     bodies: &'a Bodies,
     list: Reader<'a>,
-    open: Option<Open<'a>>,
+    open: Option<OpenBody<'a>>,
 }
 
 /// A body of which some was read.
-struct Open<'a> {
+struct OpenBody<'a> {
     item: Cow<'a, Item>,
     at: u64,
     /// The first segment that may have bytes from `at` on.
@@ -29,7 +29,7 @@ struct Open<'a> {
 /// Hash and long runs of zeros of a body, read through a buffer.
 pub(super) fn hash_body(holders: &Holders, item: &Item, buffer: &mut [u8]) -> Result<(Hash, Vec<(u64, u64)>)> {
     let mut hasher = BodyHasher::default();
-    let mut open = Open::new(Cow::Borrowed(item), None);
+    let mut open = OpenBody::new(Cow::Borrowed(item), None);
     while open.at < item.length() {
         let count = usize::try_from(item.length() - open.at).unwrap_or(usize::MAX).min(buffer.len());
         buffer[..count].fill(0);
@@ -53,7 +53,7 @@ impl<'a> DataReader<'a> {
                 let (number, item) = next.ok_or_else(|| Error::failed("cutting chunks", "there is no more data"))?;
                 let hash = self.bodies.to_check(number, &item)?;
                 let item = self.bodies.sparse(number).map_or(Cow::Owned(item), Cow::Borrowed);
-                self.open = Some(Open::new(item, hash));
+                self.open = Some(OpenBody::new(item, hash));
                 continue;
             };
             let left = open.item.length() - open.at;
@@ -71,7 +71,7 @@ impl<'a> DataReader<'a> {
     }
 }
 
-impl<'a> Open<'a> {
+impl<'a> OpenBody<'a> {
     fn new(item: Cow<'a, Item>, hash: Option<Hash>) -> Self {
         Self { item, at: 0, segment: 0, again: hash.map(|hash| (BodyHasher::default(), hash)) }
     }
