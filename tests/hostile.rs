@@ -508,23 +508,27 @@ fn memory_grows_by_some_hundred_bytes_an_entry() {
     }
 }
 
-/// The arrays of these 300,000 entries take some 160 MB.
+/// The arrays of these 400,000 entries take more than 200 MB.
 #[test]
 fn large_arrays_take_no_memory_that_the_kernel_cannot_take_back() {
     if !possible("large arrays in files") {
         return;
     }
     let place = Place::new();
+    if let Err(error) = spill::to(&place.path("work")) {
+        return eprintln!("SKIPPED: large arrays in files: needs /var/tmp on ext4, XFS or an overlay of them: {error}");
+    }
     let tar = place.tar("many", |tar| {
-        for at in 0..300_000 {
+        for at in 0..400_000 {
             tar.entry(format!("d{}/{at:0>247}", at / 100).as_bytes(), b'0', b"", 0);
         }
     });
     // Of maps it bounds those that only swap could take back.
     let mut command = Command::new("sh");
-    command.args(["-c", "ulimit -d 140000; exec \"$@\"", "sh"]).arg(program("lamina"));
+    command.args(["-c", "ulimit -d 190000; exec \"$@\"", "sh"]).arg(program("lamina"));
     command.args(["--store", &format!("file://{}", place.path("store").display()), "convert", &tar]);
-    command.args(["--tag", "toolkit/many:1"]).stdin(Stdio::null()).env("MALLOC_ARENA_MAX", "2");
+    command.args(["--tag", "toolkit/many:1", "--jobs", "2"]).stdin(Stdio::null());
+    command.env("MALLOC_ARENA_MAX", "2").env("TOKIO_WORKER_THREADS", "2");
     command.env("TMPDIR", place.path("work")).env("LAMINA_CONFIG", place.path("none"));
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -157,7 +157,8 @@ fn finish(settled: Settled, assumes: Vec<Assume>, contents: Contents, settings: 
     let (flags, sections) = properties(root_opaque, &assumes)?;
     let chunks = u32::try_from(plan.chunks()).map_err(|e| Error::failed("counting the chunks", e))?;
     tracing::debug!(chunks, ms = started.elapsed().as_millis(), "layer planned");
-    let summary = write(&Front { metadata: &metadata, flags, sections: &sections, chunks }, &plan, settings)?;
+    let summary = write(&Front { metadata: &metadata.bytes, flags, sections: &sections, chunks }, &plan, settings)?;
+    metadata.check_file()?;
     tracing::debug!(bytes = summary.file_len, ms = started.elapsed().as_millis(), "layer written");
     let entry = StackEntry {
         layer: summary.id,
@@ -178,7 +179,7 @@ fn finish(settled: Settled, assumes: Vec<Assume>, contents: Contents, settings: 
         deduplicated: plan.deduplicated,
         marks,
     };
-    Ok((made, metadata))
+    Ok((made, metadata.bytes))
 }
 
 /// What is known of a blob that was read.

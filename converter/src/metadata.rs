@@ -13,9 +13,23 @@ use std::path::Path;
 /// Most bytes that wait to be written.
 const BUFFER: usize = 256 << 10;
 
+/// Metadata that lie in a file.
+pub(crate) struct Metadata {
+    /// As they are mapped from there.
+    pub(crate) bytes: Bytes,
+    file: File,
+}
+
+impl Metadata {
+    /// An error where the file's disk has lost any of it: what was read of it is wrong then.
+    pub(crate) fn check_file(&self) -> Result<()> {
+        spill::written(&self.file).map_err(|e| Error::failed("writing the metadata to the disk of a temporary file", e))
+    }
+}
+
 /// Writes the metadata of a layer whose files lie in so many blocks of data; its UUID stands for it. The file goes to
 /// `directory`.
-pub(crate) fn write(tree: Tree, data_blocks: u64, directory: &Path) -> Result<Bytes> {
+pub(crate) fn write(tree: Tree, data_blocks: u64, directory: &Path) -> Result<Metadata> {
     let failed = |e| Error::failed("writing the metadata to a temporary file", e);
     let file = tempfile::tempfile_in(directory).map_err(failed)?;
     let layout = Layout::new(&tree, data_blocks).map_err(unwritable)?;
@@ -30,7 +44,7 @@ pub(crate) fn write(tree: Tree, data_blocks: u64, directory: &Path) -> Result<By
     let checked = erofs::check(&map()?, &expect).map(drop);
     checked.map_err(|e| Error::failed("the metadata that was just written", e))?;
     // Another map: none of it is resident.
-    map()
+    Ok(Metadata { bytes: map()?, file })
 }
 
 fn emit(layout: &Layout<'_>, file: &File) -> io::Result<()> {
@@ -102,6 +116,8 @@ mod tests {
         let tree = tree();
         let mut want = erofs::write(&tree, 10).unwrap().into_bytes();
         let found = write(tree, 10, &std::env::temp_dir()).unwrap();
+        found.check_file().unwrap();
+        let found = found.bytes;
         assert_eq!(found.len(), want.len());
         assert!(want.len() > 20 * BUFFER, "{}", want.len());
         let mut uuid = [0; 16];

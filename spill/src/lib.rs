@@ -7,21 +7,24 @@
 //! there is not, the kernel writes them out and takes it back, as it does with swap, which a container in a cluster has not.
 //! Nothing else changes: where no file can be made or has no room on its disk, the array is in memory.
 //!
-//! Room on the disk is reserved before an array is mapped, so a full disk is never met at an access. An error of the disk
-//! itself is not reported: what was taken back and cannot be read again ends the process (SIGBUS).
+//! Room on the disk is reserved before an array is mapped, so a full disk is never met at an access. Where the disk itself
+//! fails the process ends: by SIGBUS at an access, or, where something was lost on its way to the disk, with a word on the
+//! standard error, at the latest when the array is given back. So who frees what a result was made of before it is
+//! published has no wrong one.
 
 mod files;
 
 use files::Files;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::ptr::copy_nonoverlapping;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Bytes of an array that may be kept in a file: buffers and chunks are smaller.
-pub const LARGE: usize = 1 << 20;
+/// Bytes of an array that may be kept in a file. Buffers and chunks, which come and go, have 8 MiB at most.
+pub const LARGE: usize = 12 << 20;
 
 /// Bytes that such arrays may take in memory, together.
 pub const MEMORY: usize = 64 << 20;
@@ -34,14 +37,24 @@ static IN_MEMORY: AtomicUsize = AtomicUsize::new(0);
 /// From now on large arrays beyond [`MEMORY`] go to nameless files in this directory.
 ///
 /// # Errors
-/// The directory cannot be opened; nothing changes then.
+/// The directory cannot be opened, or its file system is not one that keeps room for nameless files: ext4, XFS, or an overlay of
+/// them. Nothing changes then.
 pub fn to(directory: &Path) -> io::Result<()> {
     let directory = files::open(directory)?;
     files().set_directory(directory);
     Ok(())
 }
 
-/// Bytes of arrays that lie in files now.
+/// An error where something that was written to a file did not reach its disk, as far as the kernel knows by now: what is read of
+/// it again may be wrong. Waits for what is on its way; writes nothing, so that it costs nothing.
+///
+/// # Errors
+/// The kernel's, from the time of writing.
+pub fn written(file: impl AsFd) -> io::Result<()> {
+    files::written(file.as_fd(), 0)
+}
+
+/// Bytes of arrays that lie in files now: for tests.
 pub fn stored() -> usize {
     files().stored()
 }
@@ -83,27 +96,33 @@ impl Spill {
     #[allow(unsafe_code)]
     unsafe fn resize(&self, old: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         let in_file = is_large(layout.size()) && files().has(old);
-        if in_file
-            && is_large(size)
-            && let Some(start) = files().resize(old, size)
-        {
-            return start;
-        }
         let large = |size| if is_large(size) { size } else { 0 };
-        let given = large(layout.size());
-        if !in_file && !(is_large(size) && is_too_much(size, given)) {
+        // Memory is the system's to resize, which may need no copy; only where there is a file for it, it moves there.
+        let file = match (in_file, is_large(size)) {
+            (true, true) => match files().resize(old, size) {
+                Some(start) => return start,
+                None => None,
+            },
+            (false, true) if is_too_much(size, large(layout.size())) => {
+                // SAFETY: the caller promised that the size is possible with this alignment.
+                files().map(unsafe { Layout::from_size_align_unchecked(size, layout.align()) })
+            }
+            _ => None,
+        };
+        if let (false, None) = (in_file, file) {
             // SAFETY: it is the system's, and all else is as the caller promised.
             let start = unsafe { System.realloc(old, layout, size) };
             if !start.is_null() {
                 IN_MEMORY.fetch_add(large(size), Ordering::Relaxed);
-                IN_MEMORY.fetch_sub(given, Ordering::Relaxed);
+                IN_MEMORY.fetch_sub(large(layout.size()), Ordering::Relaxed);
             }
             return start;
         }
         // SAFETY: the caller promised that the size is possible with this alignment, and that `old` is an array of `layout`,
         // which is given back only after what both have was copied.
         unsafe {
-            let start = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
+            let memory = || self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
+            let start = file.unwrap_or_else(memory);
             if !start.is_null() {
                 copy_nonoverlapping(old, start, layout.size().min(size));
                 self.dealloc(old, layout);

@@ -50,6 +50,11 @@ impl Holders {
         };
         file.read_exact_at(buffer, at).map_err(|e| Error::failed(what, e))
     }
+
+    /// An error where the spool's disk has lost any of it: what was read of it is wrong then.
+    pub(super) fn check_spool(&self) -> Result<()> {
+        spill::written(&self.spool).map_err(|e| Error::failed("writing the spool file to its disk", e))
+    }
 }
 
 impl Input {

@@ -130,7 +130,7 @@ impl Plan {
             reader.fill(&mut chunk)?;
             emit(chunk)?;
         }
-        Ok(())
+        self.bodies.holders.check_spool()
     }
 }
 

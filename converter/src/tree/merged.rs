@@ -1,7 +1,7 @@
 //! What a stack of layers shows: the tree below the next layer.
 
 use crate::error::{Error, Result};
-use crate::limits::Together;
+use crate::limits::{IMAGE, Together};
 use crate::tar::TreePath;
 use erofs::{Attributes, Content, FileType, Kind, NodeId, Tree};
 
@@ -105,6 +105,11 @@ impl Merged {
 
     /// Lays a layer, in overlayfs's own form, over the tree.
     pub fn overlay(&mut self, layer: &Tree, root_opaque: bool) -> Result<()> {
+        self.overlay_within(layer, root_opaque, &IMAGE)
+    }
+
+    /// As [`Merged::overlay`]: all layers may hold `most`. A manifest can name one large layer again and again.
+    pub(super) fn overlay_within(&mut self, layer: &Tree, root_opaque: bool, most: &Together) -> Result<()> {
         let root = shown(layer.attributes(Tree::ROOT));
         match root_opaque || self.layers == 0 {
             // Fits: see `limits::LAYERS`.
@@ -121,6 +126,7 @@ impl Merged {
         while let Some((directory, below)) = open.pop() {
             let changes = self.changes(layer, directory, below, &mut seen, &mut open)?;
             self.tree.change(below, changes.into_iter()).map_err(|e| Error::refused(e.to_string()))?;
+            self.held.check(most)?;
         }
         self.tree.tidy();
         Ok(())

@@ -357,6 +357,17 @@ fn names_of_all_layers_are_bounded_together_and_each_of_a_file_counts() {
 }
 
 #[test]
+fn a_layer_that_an_image_has_again_and_again_counts_each_time() {
+    let layer = upper(&["a", "b", "c"]).unwrap().settle(&Merged::new()).unwrap().tree;
+    let (mut merged, most) = (Merged::new(), Together { names: 10, text: 0 });
+    for _ in 0..3 {
+        merged.overlay_within(&layer, false, &most).unwrap();
+    }
+    let error = merged.overlay_within(&layer, false, &most).unwrap_err();
+    assert!(error.is_refusal() && error.to_string().contains("more than 10 names"), "{error}");
+}
+
+#[test]
 fn targets_and_attributes_of_all_layers_are_bounded_together() {
     let with = |paths: &[&str], from: &Merged, text| {
         let mut upper = upper(&["l -> 12345"]).unwrap();
