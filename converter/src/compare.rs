@@ -9,7 +9,8 @@ use crate::below::Below;
 use crate::contents::{StoredContents, runs};
 use crate::error::{Error, Result, store};
 use crate::model::content::ContentHash;
-use crate::model::{Inode, Kind, Model};
+use crate::model::{Inode, Kind, Model, PathId};
+use crate::options::keeps_marks;
 use crate::ready::chain_ids;
 use crate::registry;
 use crate::source::{Blobs, Image, LayerBlob, LayerStream, Opened, Platforms, ReadSums, Source, open};
@@ -62,7 +63,8 @@ pub async fn compare(
     tag: Option<&TagName>,
 ) -> Result<Comparison> {
     let opened = open(source, platforms, registries).await?;
-    let originals = tokio::task::spawn_blocking(move || originals(opened))
+    let keep = tag.is_some_and(keeps_marks);
+    let originals = tokio::task::spawn_blocking(move || originals(opened, keep))
         .await
         .map_err(|e| Error::failed("reading the source", e))??;
     let mut found = Comparison::default();
@@ -86,10 +88,11 @@ pub async fn compare(
     Ok(found)
 }
 
-fn originals(opened: Opened) -> Result<Vec<Original>> {
+/// `keep_marks`: a tar that is no image's becomes a layer that keeps its whiteouts and opaque marks.
+fn originals(opened: Opened, keep_marks: bool) -> Result<Vec<Original>> {
     match opened {
         Opened::Images(images) => images.images.iter().map(|each| image(each, &images.blobs)).collect(),
-        Opened::Tar { blob, name, .. } => Ok(vec![tar(blob.stream, &name)?]),
+        Opened::Tar { blob, name, .. } => Ok(vec![tar(blob.stream, &name, keep_marks)?]),
         Opened::Directory(path) => Ok(vec![directory(&path)?]),
     }
 }
@@ -117,8 +120,8 @@ fn image_layer(model: &mut Model, layer: &LayerBlob, blobs: &Blobs) -> Result<()
     }
 }
 
-fn tar(stream: Box<dyn Read + Send>, name: &str) -> Result<Original> {
-    let mut model = Model::default();
+fn tar(stream: Box<dyn Read + Send>, name: &str, keep_marks: bool) -> Result<Original> {
+    let mut model = if keep_marks { Model::keeping_marks() } else { Model::default() };
     let sums = apply(&mut model, stream, None).map_err(|e| e.in_layer(name))?;
     Ok(Original { model, chain_id: Some(sums.diff_id) })
 }
@@ -203,12 +206,12 @@ pub(crate) fn content_hash(contents: &mut StoredContents<'_>, layer: usize, cont
 pub(crate) fn shown(merged: &Merged, contents: &mut StoredContents<'_>) -> Result<Model> {
     let mut model = Model::default();
     let mut known = HashMap::new();
-    let mut open: Vec<_> = merged.root().map(|root| (Vec::new(), root)).into_iter().collect();
+    let mut open: Vec<_> = merged.root().map(|root| (PathId::ROOT, root)).into_iter().collect();
     while let Some((path, id)) = open.pop() {
         let node = merged.node(id);
         let names: Vec<_> = merged.names(id).collect();
         for name in names.into_iter().rev() {
-            let path = if path.is_empty() { name.to_vec() } else { [&path[..], b"/", name].concat() };
+            let path = model.child(path, name);
             open.extend(merged.child(id, name).map(|child| (path, child)));
         }
         if let Some(&inode) = known.get(&id) {
@@ -231,3 +234,6 @@ pub(crate) fn shown(merged: &Merged, contents: &mut StoredContents<'_>) -> Resul
     }
     Ok(model)
 }
+
+#[cfg(test)]
+mod tests;

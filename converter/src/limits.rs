@@ -17,8 +17,8 @@ pub const ENTRIES: u64 = 8 << 20;
 /// does the target of a symbolic link with an entry below it.
 pub const PATHS: usize = 4 << 20;
 
-/// Bytes of the paths of the directories that a layer has anything in. A conversion keeps names only; a comparison, which
-/// must not refuse what a conversion took, keeps these paths whole, and one of 4095 bytes lies in two thousand.
+/// Bytes of the paths of the directories that a layer has anything in. Neither a conversion nor a comparison keeps whole
+/// paths, but who lists a layer meets each of them, and one of 4095 bytes lies in two thousand.
 pub const DIRECTORIES: u64 = 1 << 30;
 
 /// What all layers of an image may hold together.

@@ -41,11 +41,16 @@ pub struct Options {
 }
 
 impl Options {
-    /// Whether a tar that is no image's keeps its whiteouts and opaque marks. Those of a workspace or a toolkit hide names of
-    /// what it will be stacked on; in any other they hide nothing, since nothing lies below.
+    /// Whether a tar that is no image's keeps its whiteouts and opaque marks.
     pub(crate) fn keeps_marks(&self) -> bool {
-        self.tag.as_ref().is_some_and(|tag| tag.kind != TagKind::Base)
+        self.tag.as_ref().is_some_and(keeps_marks)
     }
+}
+
+/// Whether a tar that becomes this keeps its whiteouts and opaque marks. Those of a workspace or a toolkit hide names of
+/// what it will be stacked on; in any other they hide nothing, since nothing lies below.
+pub(crate) fn keeps_marks(tag: &TagName) -> bool {
+    tag.kind != TagKind::Base
 }
 
 impl Default for Options {

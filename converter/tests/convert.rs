@@ -210,6 +210,26 @@ async fn whiteouts_of_a_tar_are_kept_for_what_is_stacked_on_others_and_for_nothi
 }
 
 #[tokio::test]
+async fn a_comparison_knows_the_directories_that_kept_marks_make_and_no_others() {
+    let (store, temp) = (Store::new(), tempfile::tempdir().unwrap());
+    let path = temp.path().join("x.tar");
+    for (items, kept, not) in [
+        (vec![file("d/.wh.x", b"")], 2, 1),
+        (vec![file("d/.wh..wh..opq", b"")], 2, 1),
+        (vec![file("d/.wh..wh..opq", b""), file("d/e/.wh.x", b""), file("f", b"1")], 3, 2),
+    ] {
+        std::fs::write(&path, support::tar(&items)).unwrap();
+        let source = Source::Tar(Some(path.clone()));
+        let options = |tag: &str| Options { tag: Some(tag.parse().unwrap()), ..Options::default() };
+        for (tag, names) in [("toolkit/t:1", kept), ("workspace/w:1", kept), ("base/b:1", not)] {
+            store.convert(&source, &options(tag)).await.unwrap();
+            let found = store.compare(&source, &options(tag)).await.unwrap();
+            assert_eq!((found.names, found.count), (names, 0), "{tag}: {found:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_comparison_finds_nothing_after_a_conversion_and_a_wrong_stack_by_name() {
     let store = Store::new();
     let options = Options { platforms: "linux/amd64".parse().unwrap(), ..Options::default() };

@@ -1,104 +1,138 @@
 //! A layer applied to the tree below it.
 
 use super::layer::Item;
-use super::{Inode, Kind, Model, implied};
+use super::marks::Kept;
+use super::paths::{InodeId, Name, PathId, Paths};
+use super::{Inode, Kind, Model, implied_directory};
 use crate::error::{Error, Result, show};
-use crate::limits::check_directories;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::ops::{Bound, RangeBounds};
+use std::collections::{HashMap, HashSet};
 
 /// What is known while one layer is applied.
 pub(super) struct Applying<'a> {
     pub(super) model: &'a mut Model,
     /// The layer's number.
     pub(super) layer: u32,
-    /// Directories in which the layer adds or removes names.
-    touched: BTreeSet<Vec<u8>>,
-    /// Those of them that an entry lies in.
-    implied: BTreeSet<Vec<u8>>,
-    /// Bytes of these paths.
-    implied_bytes: u64,
+    /// Directories in which the layer adds or removes names, with all above them.
+    touched: HashSet<PathId>,
+    /// Those of them that an entry lies in, with all above them.
+    implied: HashSet<PathId>,
     /// Paths that the layer has an entry for that is a directory: a lower symlink there is replaced, not followed.
-    pub(super) own: HashSet<Vec<u8>>,
+    pub(super) own: HashSet<PathId>,
     /// Paths that the layer hides in the layers below.
-    pub(super) hidden: HashSet<Vec<u8>>,
+    pub(super) hidden: HashSet<PathId>,
     /// While marks are looked at, which act before any entry does: the layer's symlinks so far.
-    pub(super) links: HashMap<Vec<u8>, Vec<u8>>,
+    pub(super) links: HashMap<PathId, Vec<u8>>,
     /// The layer's symlinks that something was unpacked through.
-    pub(super) followed: HashSet<Vec<u8>>,
-    /// Hard links whose target had no entry in the layer yet, and the lower file that stood at their own path.
-    waiting: BTreeMap<Vec<u8>, Option<usize>>,
+    pub(super) followed: HashSet<PathId>,
+    /// Hard links whose target had no entry in the layer yet.
+    pub(super) waiting: HashMap<PathId, Waiting>,
+    /// Its marks, where they are kept.
+    kept: Option<Kept>,
+}
+
+/// A hard link that waits for the layer's end.
+pub(super) struct Waiting {
+    /// The target's path.
+    pub(super) target: Box<[u8]>,
+    /// The lower file that stood at the link's own path.
+    pub(super) was: Option<InodeId>,
 }
 
 impl Model {
     pub(super) fn apply(&mut self, items: Vec<Item>) -> Result<()> {
         self.layers += 1;
-        let layer = self.layers;
         let mut applying = Applying {
-            model: self,
-            layer,
-            touched: BTreeSet::from([Vec::new()]),
-            implied: BTreeSet::new(),
-            implied_bytes: 0,
+            layer: self.layers,
+            touched: HashSet::from([PathId::ROOT]),
+            implied: HashSet::new(),
             own: HashSet::new(),
             hidden: HashSet::new(),
             links: HashMap::new(),
             followed: HashSet::new(),
-            waiting: BTreeMap::new(),
+            waiting: HashMap::new(),
+            kept: self.keeps_marks.then(Kept::default),
+            model: &mut *self,
         };
         for item in &items {
             match item {
-                Item::Entry(path, inode) if inode.kind == Kind::Directory => drop(applying.own.insert(path.clone())),
-                Item::Whiteout(path) => drop(applying.hidden.insert(path.clone())),
+                Item::Entry(path, inode) if inode.kind == Kind::Directory => drop(applying.own.insert(*path)),
+                Item::Whiteout(path) => drop(applying.hidden.insert(*path)),
                 _ => {}
             }
         }
         for item in &items {
-            applying.mark(item)?;
+            let done = applying.mark(item);
+            done.map_err(|e| e.at(&applying.paths().bytes(item.path())))?;
         }
         applying.links.clear();
         for item in items {
-            applying.entry(item)?;
+            let path = item.path();
+            let done = applying.entry(item);
+            done.map_err(|e| e.at(&applying.paths().bytes(path)))?;
         }
         applying.resolve()?;
         applying.end();
+        self.tidy();
         Ok(())
     }
 
-    /// Removes what stands below a directory's path.
-    fn remove_below(&mut self, path: &[u8]) {
-        let gone: Vec<Vec<u8>> = self.names.range(below(path)).map(|(name, _)| name.clone()).collect();
-        for name in &gone {
-            self.names.remove(name);
+    /// Removes what stands below a path; what that was.
+    fn remove_below(&mut self, path: PathId) -> Vec<PathId> {
+        let (mut open, mut gone) = (self.paths.unlist(path), Vec::new());
+        while let Some(path) = open.pop() {
+            open.extend(self.paths.unlist(path));
+            if self.paths.remove(path).is_some() {
+                gone.push(path);
+            }
         }
+        gone
     }
 
-    /// Removes a path and what is below it; whether it was there.
-    fn remove(&mut self, path: &[u8]) -> bool {
-        self.remove_below(path);
-        self.names.remove(path).is_some()
+    /// Forgets the paths and inodes that layers left unused, once there are more of them than of others.
+    fn tidy(&mut self) {
+        let stand = self.paths.iter().filter(|&path| self.paths.get(path).is_some()).count();
+        if self.paths.len().max(self.inodes.len()) <= 2 * stand {
+            return;
+        }
+        let mut fresh = Self { paths: Paths::default(), inodes: Vec::new(), ..*self };
+        let mut moved: Vec<Option<InodeId>> = vec![None; self.inodes.len()];
+        let mut open = vec![(PathId::ROOT, PathId::ROOT)];
+        while let Some((from, to)) = open.pop() {
+            let Some(name) = self.paths.get(from) else { continue };
+            let copy = || fresh.add(self.at(name.inode).clone());
+            let inode = *moved[name.inode.0 as usize].get_or_insert_with(copy);
+            fresh.link(to, inode, name.entry);
+            let children = self.paths.children(from).into_iter();
+            open.extend(children.map(|child| (child, fresh.paths.child(to, self.paths.name(child)))));
+        }
+        *self = fresh;
     }
 }
 
 impl Applying<'_> {
+    pub(super) fn paths(&self) -> &Paths {
+        &self.model.paths
+    }
+
     /// Whiteouts and opaque marks: they speak of the layers below, wherever they stand.
     fn mark(&mut self, item: &Item) -> Result<()> {
         match item {
             Item::Entry(path, Inode { kind: Kind::Symlink(target), .. }) => {
-                self.links.insert(path.clone(), target.clone());
+                self.links.insert(*path, target.clone());
             }
             Item::Entry(path, _) | Item::Link(path, _) => drop(self.links.remove(path)),
             Item::Whiteout(path) => {
-                let path = self.lead_parent(path).map_err(|e| e.at(path))?;
-                if self.model.remove(&path) {
-                    self.touch_parents(&path);
+                let path = self.lead_parent(*path)?;
+                self.model.remove_below(path);
+                if self.model.paths.remove(path).is_some() {
+                    self.touch_above(path);
                 }
             }
             Item::Opaque(path) => {
-                let path = self.lead(path).map_err(|e| e.at(path))?;
-                if self.model.is_directory(&path) {
-                    self.model.remove_below(&path);
-                    self.touch_parents(&path);
+                let path = self.lead(*path)?;
+                if self.model.is_directory(path) {
+                    self.model.remove_below(path);
+                    self.touch_above(path);
                     self.touched.insert(path);
                 }
             }
@@ -106,187 +140,149 @@ impl Applying<'_> {
         Ok(())
     }
 
-    fn touch_parents(&mut self, path: &[u8]) {
-        self.touched.extend(parents(path).map(<[u8]>::to_vec));
+    fn touch_above(&mut self, path: PathId) {
+        for above in self.model.paths.above(path) {
+            if !self.touched.insert(above) {
+                break;
+            }
+        }
     }
 
     fn entry(&mut self, item: Item) -> Result<()> {
-        let at = |path: &[u8]| {
-            let path = path.to_vec();
-            move |e: Error| e.at(&path)
-        };
         match item {
             Item::Entry(path, inode) => {
-                self.lead_parent(&path).and_then(|led| self.put(&led, inode)).map_err(at(&path))
+                let path = self.lead_parent(path)?;
+                self.make_room(path, inode.kind == Kind::Directory)?;
+                self.model.set(path, inode, self.layer);
             }
             Item::Link(path, target) => {
-                self.lead_parent(&path).and_then(|led| self.link(&led, target)).map_err(at(&path))
+                let path = self.lead_parent(path)?;
+                self.link(path, target)?;
             }
-            Item::Whiteout(_) | Item::Opaque(_) => Ok(()),
+            Item::Whiteout(_) | Item::Opaque(_) => self.keep(&item),
         }
+        Ok(())
     }
 
-    /// The last entry for a path wins as a whole, but a directory over a directory keeps what is in it.
-    fn put(&mut self, path: &[u8], inode: Inode) -> Result<()> {
-        if path.is_empty() && inode.kind != Kind::Directory {
+    /// Notes a mark, if they are kept. One whose way an entry blocks has nothing to stand in; what else can be wrong with a
+    /// way, the first look at the marks has said.
+    fn keep(&mut self, mark: &Item) {
+        let Some(mut kept) = self.kept.take() else { return };
+        match mark {
+            Item::Whiteout(path) => self.lead_parent(*path).into_iter().for_each(|path| kept.whiteout(path)),
+            Item::Opaque(path) => self.lead(*path).into_iter().for_each(|path| kept.opaque(path)),
+            _ => {}
+        }
+        self.kept = Some(kept);
+    }
+
+    /// For an entry. The last one for a path wins as a whole, but a directory over a directory keeps what is in it.
+    fn make_room(&mut self, path: PathId, directory: bool) -> Result<()> {
+        if path == PathId::ROOT && !directory {
             return Err(Error::refused("the root is no directory"));
         }
-        if self.is_ours(path) && self.followed.contains(path) {
+        if self.is_ours(path) && self.followed.contains(&path) {
             return Err(Error::refused("it replaces a symlink that entries before it went through"));
         }
-        self.make_parents(path)?;
-        if inode.kind != Kind::Directory || !self.model.is_directory(path) {
+        self.make_above(path);
+        if !directory || !self.model.is_directory(path) {
             self.clear(path);
         }
-        self.model.set(path.to_vec(), inode, self.layer);
+        if !directory {
+            self.kept.iter_mut().for_each(|kept| kept.no_directory(path));
+        }
         Ok(())
     }
 
     /// Removes a path and what is below it, and what was noted of them.
-    fn clear(&mut self, path: &[u8]) {
-        self.model.remove(path);
-        let waiting: Vec<_> = self.waiting.range(below(path)).map(|(name, _)| name.clone()).collect();
-        for gone in waiting.iter().chain([&path.to_vec()]) {
-            self.waiting.remove(gone);
+    fn clear(&mut self, path: PathId) {
+        let gone = self.model.remove_below(path);
+        self.model.paths.remove(path);
+        for gone in gone.into_iter().chain([path]) {
+            self.waiting.remove(&gone);
         }
     }
 
     /// Makes directories of what lies above a path; there are no symlinks to follow any more.
-    fn make_parents(&mut self, path: &[u8]) -> Result<()> {
-        let found: Vec<Vec<u8>> = parents(path).map(<[u8]>::to_vec).collect();
-        for parent in found {
-            if !self.model.is_directory(&parent) {
-                self.clear(&parent);
-                self.model.set(parent.clone(), Inode { attributes: implied(), kind: Kind::Directory }, 0);
-            }
-            let length = parent.len() as u64;
-            if self.implied.insert(parent) {
-                self.implied_bytes += length;
-            }
-            check_directories(self.implied_bytes)?;
+    pub(super) fn make_above(&mut self, path: PathId) {
+        // Above one that was made all are.
+        let is_made = |at: &PathId| self.implied.contains(at) && self.model.is_directory(*at);
+        let above: Vec<PathId> = self.paths().above(path).take_while(|at| !is_made(at)).collect();
+        for directory in above.into_iter().rev() {
+            self.make_directory(directory);
+            self.implied.insert(directory);
         }
-        Ok(())
+    }
+
+    /// Makes a directory of a path, if it is none.
+    fn make_directory(&mut self, path: PathId) {
+        if !self.model.is_directory(path) {
+            self.clear(path);
+            self.model.set(path, implied_directory(), 0);
+        }
     }
 
     /// Whether the layer has an entry for this path, or implies it.
-    fn is_ours(&self, path: &[u8]) -> bool {
-        let entry = self.model.names.get(path).is_some_and(|name| name.entry == self.layer);
-        entry || (self.model.is_directory(path) && self.implied.contains(path))
+    pub(super) fn is_ours(&self, path: PathId) -> bool {
+        let entry = self.paths().get(path).is_some_and(|name| name.entry == self.layer);
+        entry || (self.model.is_directory(path) && self.implied.contains(&path))
     }
 
     /// A hard link to what the layer has by now is that; else its meaning shows at the end of the layer.
-    fn link(&mut self, path: &[u8], raw: Vec<u8>) -> Result<()> {
-        let target = self.lead_parent(&raw)?;
-        match self.model.inode(&target).map(|inode| &inode.kind) {
-            _ if target.is_empty() => return Err(to_a_directory(&target)),
-            Some(Kind::Directory) if self.is_ours(&target) => return Err(to_a_directory(&target)),
-            Some(Kind::Directory | Kind::Link(_)) | None => {}
-            Some(_) if !self.is_ours(&target) => {}
-            Some(_) if path == target => return Ok(()),
-            Some(_) => {
-                let inode = self.model.names[&target].inode;
-                self.put(path, Inode { attributes: implied(), kind: Kind::Fifo })?;
-                self.model.link(path.to_vec(), inode, self.layer);
+    fn link(&mut self, path: PathId, raw: Box<[u8]>) -> Result<()> {
+        let found = self.lead_target(&raw)?.and_then(|target| Some((target, self.model.kind(target)?)));
+        match found {
+            Some((PathId::ROOT, _)) => return Err(to_a_directory(&raw)),
+            Some((target, Kind::Directory)) if self.is_ours(target) => return Err(to_a_directory(&raw)),
+            None | Some((_, Kind::Directory | Kind::Link)) => {}
+            Some((target, _)) if !self.is_ours(target) => {}
+            Some((target, _)) if target == path => return Ok(()),
+            Some((target, _)) => {
+                let name = self.paths().get(target);
+                self.make_room(path, false)?;
+                name.iter().for_each(|name| self.model.link(path, name.inode, self.layer));
                 return Ok(());
             }
         }
         let was = self.lower_file(path);
-        self.put(path, Inode { attributes: implied(), kind: Kind::Link(raw) })?;
-        self.waiting.insert(path.to_vec(), was);
+        self.make_room(path, false)?;
+        self.model.set(path, Inode { kind: Kind::Link, ..implied_directory() }, self.layer);
+        self.waiting.insert(path, Waiting { target: raw, was });
         Ok(())
     }
 
     /// The file of the layers below that stands at a path, or stood there before a hard link that waits.
-    fn lower_file(&self, path: &[u8]) -> Option<usize> {
-        let name = self.model.names.get(path)?;
-        match self.model.inodes[name.inode].kind {
-            Kind::Link(_) => self.waiting.get(path).copied().flatten(),
+    fn lower_file(&self, path: PathId) -> Option<InodeId> {
+        let name = self.paths().get(path)?;
+        match self.model.at(name.inode).kind {
+            Kind::Link => self.waiting.get(&path)?.was,
             Kind::Directory => None,
             _ => (name.entry != self.layer).then_some(name.inode),
         }
     }
 
-    /// A link whose target the layer has in the end is that; else the lower file is copied into the layer, under both
-    /// names, and its other names are not touched.
-    fn resolve(&mut self) -> Result<()> {
-        let mut copies: HashMap<usize, usize> = HashMap::new();
-        for path in self.waiting.keys().cloned().collect::<Vec<_>>() {
-            let Some(Kind::Link(_)) = self.model.inode(&path).map(|inode| &inode.kind) else { continue };
-            let (target, lower) = self.chase(&path).map_err(|e| e.at(&path))?;
-            let inode = match lower {
-                None => self.model.names[&target].inode,
-                Some(lower) => {
-                    let copy = *copies.entry(lower).or_insert_with(|| {
-                        let copy = self.model.inodes[lower].clone();
-                        self.model.inodes.push(copy);
-                        self.model.inodes.len() - 1
-                    });
-                    self.make_parents(&target)?;
-                    self.model.link(target, copy, self.layer);
-                    copy
-                }
-            };
-            self.model.link(path, inode, self.layer);
+    /// Marks that are kept need directories to stand in. A directory in which the layer changes names without an entry
+    /// for it has the time 0, and a device 0:0 shows nothing.
+    fn end(mut self) {
+        for directory in self.kept.take().map(|kept| kept.directories(self.paths())).unwrap_or_default() {
+            self.make_above(directory);
+            self.make_directory(directory);
         }
-        Ok(())
-    }
-
-    /// Where a waiting link leads: a path, and the lower inode there if it is not the layer's own.
-    fn chase(&mut self, path: &[u8]) -> Result<(Vec<u8>, Option<usize>)> {
-        let mut seen = HashSet::from([path.to_vec()]);
-        let mut at = path.to_vec();
-        loop {
-            let Some(Kind::Link(raw)) = self.model.inode(&at).map(|inode| inode.kind.clone()) else {
-                return Err(Error::refused("a link that leads nowhere"));
-            };
-            let target = &self.lead_parent(&raw)?;
-            let missing = || Error::refused(format!("hard link to '{}', which is not in the image", show(target)));
-            match self.model.inode(target).map(|inode| &inode.kind) {
-                Some(Kind::Directory) => return Err(to_a_directory(target)),
-                Some(Kind::Link(_)) if seen.insert(target.clone()) => at = target.clone(),
-                Some(Kind::Link(_)) => {
-                    let was = self.waiting.get(target).copied().flatten().ok_or_else(missing)?;
-                    return Ok((target.clone(), Some(was)));
-                }
-                Some(_) if self.is_ours(target) => return Ok((target.clone(), None)),
-                Some(_) => return Ok((target.clone(), Some(self.model.names[target].inode))),
-                None => return Err(missing()),
+        let Self { model, layer, touched, implied, .. } = self;
+        let is_implied = |name: &Name| model.at(name.inode).kind == Kind::Directory && name.entry != layer;
+        let names = touched.iter().chain(&implied).filter_map(|&path| model.paths.get(path));
+        for name in names.filter(is_implied).collect::<Vec<_>>() {
+            let attributes = &mut model.inodes[name.inode.0 as usize].attributes;
+            (attributes.mtime, attributes.mtime_nsec) = (0, 0);
+        }
+        for path in model.paths.iter() {
+            if model.kind(path) == Some(&Kind::Char(0, 0)) {
+                model.paths.remove(path);
             }
         }
     }
-
-    /// A directory in which the layer changes names without an entry for it has the time 0, and a device 0:0 shows nothing.
-    fn end(self) {
-        let Self { model, layer, touched, implied, .. } = self;
-        let is_implied =
-            |path: &[u8]| model.is_directory(path) && model.names.get(path).is_some_and(|name| name.entry != layer);
-        let found = touched.iter().chain(&implied).filter(|path| is_implied(path));
-        let inodes: Vec<usize> = found.map(|path| model.names[path].inode).collect();
-        for inode in inodes {
-            let attributes = &mut model.inodes[inode].attributes;
-            (attributes.mtime, attributes.mtime_nsec) = (0, 0);
-        }
-        let Model { names, inodes, .. } = model;
-        names.retain(|_, name| inodes[name.inode].kind != Kind::Char(0, 0));
-    }
 }
 
-/// The paths below a directory's.
-fn below(path: &[u8]) -> impl RangeBounds<Vec<u8>> + use<> {
-    match path.is_empty() {
-        true => (Bound::Excluded(Vec::new()), Bound::Unbounded),
-        // '0' follows '/'.
-        false => (Bound::Included([path, b"/"].concat()), Bound::Excluded([path, b"0"].concat())),
-    }
-}
-
-/// The directories above a path, from the root on; the root has none.
-fn parents(path: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let root = (!path.is_empty()).then_some(&path[..0]);
-    let slashes = path.iter().enumerate().filter(|(_, b)| **b == b'/');
-    root.into_iter().chain(slashes.map(|(at, _)| &path[..at]))
-}
-
-fn to_a_directory(target: &[u8]) -> Error {
+pub(super) fn to_a_directory(target: &[u8]) -> Error {
     Error::refused(format!("hard link to the directory '{}'", show(target)))
 }

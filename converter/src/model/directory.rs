@@ -2,11 +2,11 @@
 
 use super::content::ContentHash;
 use super::layer::is_kept;
-use super::{Inode, Kind, Model};
+use super::{Inode, Kind, Model, PathId};
 use crate::error::{Error, Result, show};
 use erofs::{Attributes, RareMap};
 use rustix::io::Errno;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
@@ -23,44 +23,47 @@ struct Pending {
     /// Kept open as long as `place` leads through it.
     _parent: Option<Rc<File>>,
     place: PathBuf,
-    path: Vec<u8>,
+    path: PathId,
 }
 
 pub(super) fn read(root: &Path) -> Result<(Model, Vec<LeftOut>)> {
-    let mut model = Model { names: BTreeMap::new(), inodes: Vec::new(), layers: 1 };
+    let mut model = Model { layers: 1, ..Model::default() };
     let (mut left_out, mut linked) = (Vec::new(), HashMap::new());
     // With the dot, a link that the caller names is followed; nothing else is.
-    let mut open = vec![Pending { _parent: None, place: root.join("."), path: Vec::new() }];
+    let mut open = vec![Pending { _parent: None, place: root.join("."), path: PathId::ROOT }];
     while let Some(next) = open.pop() {
         let Pending { place, path, .. } = &next;
-        let failed = |e| Error::failed(format!("reading '{}'", show(path)), e);
+        let bytes = model.paths.bytes(*path);
+        let failed = |e| Error::failed(format!("reading '{}'", show(&bytes)), e);
         let found = fs::symlink_metadata(place).map_err(failed)?;
         let several = !found.is_dir() && found.nlink() > 1;
         if let Some(&inode) = linked.get(&(found.dev(), found.ino())).filter(|_| several) {
-            model.link(path.clone(), inode, 1);
+            model.link(*path, inode, 1);
             continue;
         }
         let Some(kind) = kind(place, &found).map_err(failed)? else {
-            left_out.push(format!("'{}'", show(path)));
+            left_out.push(format!("'{}'", show(&bytes)));
             continue;
         };
         if kind == Kind::Directory {
-            push_names(place, path, &mut open).map_err(failed)?;
+            push_names(place, *path, &mut model, &mut open).map_err(failed)?;
         }
-        let attributes = attributes(place, path, &found, &mut left_out).map_err(failed)?;
-        let inode = model.set(path.clone(), Inode { attributes, kind }, 1);
-        linked.insert((found.dev(), found.ino()), inode);
+        let attributes = attributes(place, &bytes, &found, &mut left_out).map_err(failed)?;
+        let inode = model.set(*path, Inode { attributes, kind }, 1);
+        if several {
+            linked.insert((found.dev(), found.ino()), inode);
+        }
     }
     Ok((model, left_out))
 }
 
-fn push_names(place: &Path, path: &[u8], open: &mut Vec<Pending>) -> io::Result<()> {
+fn push_names(place: &Path, path: PathId, model: &mut Model, open: &mut Vec<Pending>) -> io::Result<()> {
     let directory = Rc::new(File::open(place)?);
     let through = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
     for entry in fs::read_dir(&through)? {
         let name = entry?.file_name();
         let place = through.join(&name);
-        let path = if path.is_empty() { name.into_vec() } else { [path, b"/", name.as_bytes()].concat() };
+        let path = model.child(path, name.as_bytes());
         open.push(Pending { _parent: Some(directory.clone()), place, path });
     }
     Ok(())

@@ -1,70 +1,94 @@
 //! A layer's tar as what it says, by name and type of each entry.
 
 use super::content::ContentHash;
+use super::paths::{PathId, Paths};
 use super::{Inode, Kind};
 use crate::error::{Error, Result};
 use crate::limits::Budget;
-use crate::tar::{self, Extent, Reader, Shape};
+use crate::tar::{self, Extent, Reader, Shape, TreePath};
 use std::io::Read;
 
 /// One thing that a layer says.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Item {
     /// At a path there is this.
-    Entry(Vec<u8>, Inode),
-    /// A path is another name of what stands at the second.
-    Link(Vec<u8>, Vec<u8>),
+    Entry(PathId, Inode),
+    /// A path is another name of what stands at the second, which is not kept among the paths.
+    Link(PathId, Box<[u8]>),
     /// The layers below have nothing at this path.
-    Whiteout(Vec<u8>),
+    Whiteout(PathId),
     /// The layers below have nothing in this directory.
-    Opaque(Vec<u8>),
+    Opaque(PathId),
+}
+
+impl Item {
+    pub(super) fn path(&self) -> PathId {
+        let (Self::Entry(path, _) | Self::Link(path, _) | Self::Whiteout(path) | Self::Opaque(path)) = self;
+        *path
+    }
 }
 
 /// All that a layer says, in order.
-pub(super) fn read<R: Read>(reader: &mut Reader<R>) -> Result<Vec<Item>> {
-    let (mut items, mut budget) = (Vec::new(), Budget::default());
+pub(super) fn read<R: Read>(reader: &mut Reader<R>, paths: &mut Paths) -> Result<Vec<Item>> {
+    let (mut items, mut budget, before) = (Vec::new(), Budget::default(), paths.len());
+    let mut last = (Vec::new(), PathId::ROOT);
     while let Some(entry) = reader.next_entry()? {
-        let path = entry.path.to_bytes();
-        budget.charge(&entry, 0).map_err(|e| e.at(&path))?;
-        match mark(&path).map_err(|e| e.at(&path))? {
-            Mark::Item(item) => items.push(item),
-            Mark::Ignored => {}
-            Mark::None => items.push(item(reader, entry).map_err(|e| e.at(&path))?),
+        let name = entry.path.to_bytes();
+        budget.charge(&entry, paths.len() - before).map_err(|e| e.at(&name))?;
+        match meaning(entry.path.parts()).map_err(|e| e.at(&name))? {
+            Meaning::Whiteout(directory, hidden) => items.push(Item::Whiteout({
+                let directory = paths.at(directory);
+                paths.child(directory, hidden)
+            })),
+            Meaning::Opaque(directory) => items.push(Item::Opaque(paths.at(directory))),
+            Meaning::Ignored => {}
+            Meaning::Entry => {
+                let path = path(&entry.path, paths, &mut last);
+                items.push(item(reader, entry, path).map_err(|e| e.at(&name))?);
+            }
         }
     }
     Ok(items)
 }
 
-enum Mark {
-    None,
-    Ignored,
-    Item(Item),
+/// The path of an entry. Neighbours mostly lie in the same directory, and perhaps a deep one: that of the last is kept.
+fn path(path: &TreePath, paths: &mut Paths, last: &mut (Vec<Vec<u8>>, PathId)) -> PathId {
+    let Some((directory, name)) = path.split() else { return PathId::ROOT };
+    if directory != last.0 {
+        *last = (directory.to_vec(), paths.at(directory));
+    }
+    paths.child(last.1, name)
 }
 
-/// What a name that begins with `.wh.` makes of an entry, whatever its type.
-fn mark(path: &[u8]) -> Result<Mark> {
-    let parts: Vec<&[u8]> = path.split(|&b| b == b'/').collect();
-    let Some((name, directory)) = parts.split_last() else { return Ok(Mark::None) };
+/// What the name of an entry makes of it, whatever its type.
+enum Meaning<'a> {
+    Entry,
+    /// A directory, and the name in it.
+    Whiteout(&'a [Vec<u8>], &'a [u8]),
+    Opaque(&'a [Vec<u8>]),
+    Ignored,
+}
+
+fn meaning(parts: &[Vec<u8>]) -> Result<Meaning<'_>> {
+    let Some((name, directory)) = parts.split_last() else { return Ok(Meaning::Entry) };
     // AUFS keeps its own data so at the root.
     if parts[0].starts_with(b".wh..wh.") && parts[0] != b".wh..wh..opq" {
-        return Ok(Mark::Ignored);
+        return Ok(Meaning::Ignored);
     }
     if directory.iter().any(|part| part.starts_with(b".wh.")) {
         return Err(Error::refused("something below a whiteout"));
     }
-    let at = |name: &[u8]| [directory, &[name]].concat().join(&b'/');
     match name.strip_prefix(b".wh.") {
-        None => Ok(Mark::None),
-        Some(b".wh..opq") => Ok(Mark::Item(Item::Opaque(directory.join(&b'/')))),
+        None => Ok(Meaning::Entry),
+        Some(b".wh..opq") => Ok(Meaning::Opaque(directory)),
         Some(b"" | b"." | b"..") => Err(Error::refused("a whiteout of nothing")),
-        Some(hidden) => Ok(Mark::Item(Item::Whiteout(at(hidden)))),
+        Some(hidden) => Ok(Meaning::Whiteout(directory, hidden)),
     }
 }
 
-fn item<R: Read>(reader: &mut Reader<R>, entry: tar::Entry) -> Result<Item> {
-    let path = entry.path.to_bytes();
+fn item<R: Read>(reader: &mut Reader<R>, entry: tar::Entry, path: PathId) -> Result<Item> {
     let kind = match entry.kind {
-        tar::Kind::HardLink(target) => return Ok(Item::Link(path, target.to_bytes())),
+        tar::Kind::HardLink(target) => return Ok(Item::Link(path, target.to_bytes().into())),
         tar::Kind::File(shape) => Kind::File { size: shape.size, content: content(reader, &shape)? },
         tar::Kind::Directory => Kind::Directory,
         tar::Kind::Symlink(target) => Kind::Symlink(target),

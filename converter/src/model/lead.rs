@@ -2,68 +2,130 @@
 
 use super::Kind;
 use super::apply::Applying;
+use super::paths::{PathId, Paths};
 use crate::error::{Error, Result, show};
 use crate::tar::TreePath;
 
 /// Linux's own bound.
 const LINKS_MAX: usize = 40;
 
+/// A path that may be new: what of it is known, and the names below.
+struct Way {
+    known: PathId,
+    new: Vec<Vec<u8>>,
+}
+
+impl Way {
+    fn down(&mut self, paths: &Paths, name: Vec<u8>) {
+        match paths.find(self.known, &name).filter(|_| self.new.is_empty()) {
+            Some(known) => self.known = known,
+            None => self.new.push(name),
+        }
+    }
+
+    fn up(&mut self, paths: &Paths) {
+        if self.new.pop().is_none() {
+            self.known = paths.parent(self.known);
+        }
+    }
+
+    /// The path, if it is known.
+    fn known(&self) -> Option<PathId> {
+        self.new.is_empty().then_some(self.known)
+    }
+
+    fn bytes(&self, paths: &Paths) -> Vec<u8> {
+        let known = (self.known != PathId::ROOT).then(|| paths.bytes(self.known));
+        known.into_iter().chain(self.new.iter().cloned()).collect::<Vec<_>>().join(&b'/')
+    }
+}
+
 impl Applying<'_> {
     /// Where a directory's path leads; what is missing is taken for a directory.
-    pub(super) fn lead(&mut self, path: &[u8]) -> Result<Vec<u8>> {
-        let (mut way, mut links): (Vec<Vec<u8>>, usize) = (Vec::new(), 0);
+    pub(super) fn lead(&mut self, directory: PathId) -> Result<PathId> {
+        if !self.paths().upwards(directory).any(|at| self.target_at(at).is_some()) {
+            return Ok(directory);
+        }
+        let Way { known, new } = self.walk(&self.paths().bytes(directory))?;
+        Ok(new.into_iter().fold(known, |at, name| self.model.child(at, &name)))
+    }
+
+    /// Where the directory leads that a path lies in, with the path's last name, which is never followed.
+    pub(super) fn lead_parent(&mut self, path: PathId) -> Result<PathId> {
+        let directory = self.paths().parent(path);
+        let led = self.lead(directory)?;
+        if led == directory {
+            return Ok(path);
+        }
+        let name = self.paths().name(path).to_vec();
+        Ok(self.model.child(led, &name))
+    }
+
+    /// The same for the target of a hard link. Only where something can stand there it is made a path of the model's: such targets
+    /// are kept by the million.
+    pub(super) fn lead_target(&mut self, target: &[u8]) -> Result<Option<PathId>> {
+        let slash = target.iter().rposition(|&b| b == b'/');
+        let (directory, name) = slash.map_or((&b""[..], target), |at| (&target[..at], &target[at + 1..]));
+        let led = self.walk(directory)?.known();
+        match name {
+            b"" => Ok(led),
+            _ => Ok(led.and_then(|led| self.paths().find(led, name))),
+        }
+    }
+
+    fn walk(&mut self, path: &[u8]) -> Result<Way> {
+        let (mut way, mut links) = (Way { known: PathId::ROOT, new: Vec::new() }, 0);
         let mut rest: Vec<Vec<u8>> = path.rsplit(|&b| b == b'/').map(<[u8]>::to_vec).collect();
         while let Some(part) = rest.pop() {
             match &part[..] {
                 b"" | b"." => continue,
                 b".." => {
-                    way.pop();
+                    way.up(self.paths());
                     continue;
                 }
-                _ => way.push(part),
+                _ => way.down(self.paths(), part),
             }
-            let at = way.join(&b'/');
-            if let Some(target) = self.link_at(&at) {
+            let Some(at) = way.known() else { continue };
+            if let Some(target) = self.follow(at) {
                 links += 1;
-                way.pop();
+                way.up(self.paths());
                 if target.starts_with(b"/") {
-                    way.clear();
+                    way.known = PathId::ROOT;
                 }
                 rest.extend(target.rsplit(|&b| b == b'/').map(<[u8]>::to_vec));
-            } else if links > 0 && !self.can_be_entered(&at) {
-                return Err(Error::refused(format!("it leads through '{}', which is no directory", show(&at))));
+            } else if links > 0 && !self.can_be_entered(at) {
+                let at = show(&way.bytes(self.paths()));
+                return Err(Error::refused(format!("it leads through '{at}', which is no directory")));
             }
             if links > LINKS_MAX {
                 return Err(Error::refused(format!("more than {LINKS_MAX} symlinks on its way")));
             }
         }
         // Targets are not cleaned paths: what no file system can hold shows here.
-        Ok(TreePath::clean(&way.join(&b'/'))?.to_bytes())
-    }
-
-    /// Where the directory leads that a path lies in, with the path's last name, which is never followed.
-    pub(super) fn lead_parent(&mut self, path: &[u8]) -> Result<Vec<u8>> {
-        let Some(slash) = path.iter().rposition(|&b| b == b'/') else { return Ok(path.to_vec()) };
-        let directory = self.lead(&path[..slash])?;
-        Ok(if directory.is_empty() { path[slash + 1..].to_vec() } else { [&directory, &path[slash..]].concat() })
+        TreePath::clean(&way.bytes(self.paths()))?;
+        Ok(way)
     }
 
     /// The target of the symlink at a path, if it is one to be followed.
-    fn link_at(&mut self, path: &[u8]) -> Option<Vec<u8>> {
-        if let Some(target) = self.links.get(path) {
-            self.followed.insert(path.to_vec());
-            return Some(target.clone());
+    fn target_at(&self, path: PathId) -> Option<&[u8]> {
+        if let Some(target) = self.links.get(&path) {
+            return Some(target);
         }
-        let Some(Kind::Symlink(target)) = self.model.inode(path).map(|inode| &inode.kind) else { return None };
-        if self.model.names[path].entry == self.layer {
-            self.followed.insert(path.to_vec());
-        } else if self.own.contains(path) || self.hidden.contains(path) {
-            return None;
-        }
-        Some(target.clone())
+        let Kind::Symlink(target) = self.model.kind(path)? else { return None };
+        let replaced = !self.is_ours(path) && (self.own.contains(&path) || self.hidden.contains(&path));
+        (!replaced).then_some(target)
     }
 
-    fn can_be_entered(&self, path: &[u8]) -> bool {
-        self.model.inode(path).is_none_or(|inode| inode.kind == Kind::Directory) || self.own.contains(path)
+    /// The same of one that is followed.
+    fn follow(&mut self, path: PathId) -> Option<Vec<u8>> {
+        let target = self.target_at(path)?.to_vec();
+        if self.links.contains_key(&path) || self.is_ours(path) {
+            self.followed.insert(path);
+        }
+        Some(target)
+    }
+
+    fn can_be_entered(&self, path: PathId) -> bool {
+        self.model.kind(path).is_none_or(|kind| *kind == Kind::Directory) || self.own.contains(&path)
     }
 }
