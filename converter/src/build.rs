@@ -1,11 +1,12 @@
 //! One layer, from its input to a layer file in the stage.
 
-use crate::assume::assume;
+use crate::assume::{Listed, assume};
 use crate::below::Below;
 use crate::chunk_size::ChunkSize;
 use crate::contents::StoredContents;
 use crate::entries::{read_directory, read_entries};
 use crate::error::{Error, Result};
+use crate::limits::LISTED;
 use crate::metadata;
 use crate::pack::{First, Spool, plan};
 use crate::source::{Headers, InPlace, LayerBlob, LayerStream, OpenBlob, ReadSums, Reading};
@@ -59,7 +60,7 @@ pub(crate) struct Made {
     pub(crate) data_bytes: u64,
     pub(crate) chunks: u32,
     /// What it took from below.
-    pub(crate) assumes: Vec<Assume>,
+    pub(crate) assumes: Listed,
     pub(crate) warnings: Vec<String>,
     /// Digests and sizes of a tar.
     pub(crate) sums: Option<ReadSums>,
@@ -91,8 +92,8 @@ pub(crate) fn build(input: Input, below: &Below, settings: &Settings, runtime: &
     if !upper.may_copy() {
         spool.complete()?;
     }
-    let made = upper.settle(&below.merged).and_then(|settled| {
-        let assumes = settled.assumes.iter().map(assume).collect();
+    let made = upper.settle(&below.merged).and_then(|mut settled| {
+        let assumes = Listed::write(std::mem::take(&mut settled.assumes).into_iter().map(assume), LISTED)?;
         finish(settled, assumes, spool, below, settings, runtime)
     });
     match made {
@@ -110,13 +111,14 @@ pub(crate) fn assemble(
     runtime: &Handle,
 ) -> Result<Made> {
     let entries = settled.tree.walk().count() as u64;
+    let assumes = Listed::write(assumes, LISTED)?;
     let (made, _) = finish(settled, assumes, Spool::new(&settings.stage)?, below, settings, runtime)?;
     Ok(Made { entries, ..made })
 }
 
 fn finish(
     mut settled: Settled,
-    assumes: Vec<Assume>,
+    assumes: Listed,
     mut spool: Spool,
     below: &Below,
     settings: &Settings,
@@ -128,7 +130,7 @@ fn finish(
     }
     drop(stored);
     spool.complete()?;
-    let (flags, sections) = properties(settled.root_opaque, &assumes)?;
+    let (flags, sections) = properties(settled.root_opaque, &assumes);
     let Written { summary, deduplicated, metadata } =
         write(settled.tree, settled.contents, flags, &sections, spool, settings)?;
     let entry = StackEntry {
@@ -293,16 +295,16 @@ fn write(
 }
 
 /// What the layer's index says of the layer beside its tables: what it took from below is listed in it.
-fn properties(root_opaque: bool, assumes: &[Assume]) -> Result<(Flags, Vec<Section>)> {
+fn properties(root_opaque: bool, assumes: &Listed) -> (Flags, Vec<Section>) {
     let mut flags = Flags::empty();
     if root_opaque {
         flags |= Flags::ROOT_OPAQUE;
     }
     if assumes.is_empty() {
-        return Ok((flags | Flags::SELF_CONTAINED, Vec::new()));
+        return (flags | Flags::SELF_CONTAINED, Vec::new());
     }
-    let bytes = serde_json::to_vec(assumes).map_err(|e| Error::failed("listing what was taken from below", e))?;
-    Ok((flags, vec![Section { kind: format::SECTION_ASSUMES, must_understand: false, bytes }]))
+    let bytes = assumes.bytes().to_vec();
+    (flags, vec![Section { kind: format::SECTION_ASSUMES, must_understand: false, bytes }])
 }
 
 fn create(path: &Path) -> Result<File> {

@@ -1,7 +1,6 @@
 //! What a stack of layers shows: the tree below the next layer.
 
 use crate::error::{Error, Result};
-use crate::tar::TreePath;
 use erofs::{Attributes, Content, FileType, Kind, NodeId, Tree};
 
 /// Overlayfs's mark of a directory that hides the same directory in the layers below.
@@ -94,9 +93,10 @@ impl Merged {
         self.tree.children(directory).map(|(name, _)| name)
     }
 
-    /// The node at a path.
-    pub fn at(&self, path: &TreePath) -> Option<Id> {
-        path.parts().iter().try_fold(self.root()?, |id, part| self.child(id, part))
+    /// The node at a path: names joined by slashes, none for the root.
+    pub fn at(&self, path: &[u8]) -> Option<Id> {
+        let mut names = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty());
+        names.try_fold(self.root()?, |id, name| self.child(id, name))
     }
 
     /// Lays a layer, in overlayfs's own form, over the tree.

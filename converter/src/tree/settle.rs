@@ -35,8 +35,13 @@ pub struct Settled {
 
 impl Upper {
     /// Decides the layer over the tree below it.
-    pub fn settle(mut self, below: &Merged) -> Result<Settled> {
-        let mut assumes = Assumes::new(ASSUMED);
+    pub fn settle(self, below: &Merged) -> Result<Settled> {
+        self.settle_within(below, ASSUMED)
+    }
+
+    /// The same with a list of assumptions of so many bytes.
+    pub(super) fn settle_within(mut self, below: &Merged, assumed: usize) -> Result<Settled> {
+        let mut assumes = Assumes::new(assumed);
         self.follow_links(below, &mut assumes, PATHS)?;
         self.resolve_links(below, &mut assumes, PATHS)?;
         let mut visits = self.downwards(below);
