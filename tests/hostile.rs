@@ -40,11 +40,15 @@ impl Place {
 
     /// Converts in bounded memory, with the work in `work`.
     fn convert(&self, source: &str, work: &Path) -> Output {
+        self.convert_with(&["--tag", "toolkit/hostile:1"], source, work)
+    }
+
+    fn convert_with(&self, options: &[&str], source: &str, work: &Path) -> Output {
         let script = format!("ulimit -v {}; exec \"$@\"", self.room);
         let mut command = Command::new("sh");
         command.args(["-c", &script, "sh"]).arg(program("lamina"));
         command.args(["--store", &format!("file://{}", self.path("store").display()), "convert", source]);
-        command.args(["--tag", "toolkit/hostile:1"]).stdin(Stdio::null());
+        command.args(options).stdin(Stdio::null());
         // What the allocator sets aside for each thread is no use of memory.
         command.env("TMPDIR", work).env("MALLOC_ARENA_MAX", "2").env("LAMINA_CONFIG", self.path("none"));
         command.output().unwrap()
@@ -89,7 +93,10 @@ impl Place {
 
     /// Refused, with these words, and nothing is left.
     fn refused(&self, source: &str, says: &[&str]) {
-        let output = self.convert(source, &self.path("work"));
+        self.is_refused(&self.convert(source, &self.path("work")), source, says);
+    }
+
+    fn is_refused(&self, output: &Output, source: &str, says: &[&str]) {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(3), "{source}: {said}");
         for word in says {
@@ -309,6 +316,37 @@ fn a_small_tar_of_deep_paths_does_not_fill_the_memory() {
         tar.entry(&[&b"0000/"[..], &b"d/".repeat(2040), b".wh.x"].concat(), b'0', b"", 0);
     });
     place.accepted(&tar);
+}
+
+#[test]
+fn an_image_of_many_small_layers_over_a_deep_directory_does_not_fill_disk_or_memory() {
+    let place = Place { room: 1 << 20, ..Place::new() };
+    // Each relies on nineteen hundred directories, whose paths it lists: four megabytes.
+    let image = |numbers: std::ops::Range<usize>| {
+        let layer = |number| tests::image::layer(&[&format!("{}f{number}", "d/".repeat(1900))]);
+        let lowest = tests::image::layer(&[&"d/".repeat(1900)]);
+        tests::image::Image::new([vec![lowest], numbers.map(layer).collect()].concat())
+    };
+    let source = image(0..100).write(&place.path("many"), "example.com/many:1");
+    place.refused(&source, &["layer sha256:", "take too much from the trees below them", "67108864 bytes"]);
+    let few = place.path("few");
+    let source = image(0..3).write(&few, "example.com/few:1");
+    place.accepted(&source);
+    fs::remove_dir_all(place.path("store")).unwrap();
+    // Those of several images count together.
+    let mut manifests = Vec::new();
+    for (first, architecture) in [(0, "amd64"), (10, "arm64")] {
+        let image = tests::image::Image { architecture, ..image(first..first + 10) };
+        image.write(&few, "example.com/few:1");
+        let index: serde_json::Value = serde_json::from_slice(&fs::read(few.join("index.json")).unwrap()).unwrap();
+        let mut manifest = index["manifests"][0].clone();
+        manifest["platform"] = serde_json::json!({"os": "linux", "architecture": architecture});
+        manifests.push(manifest);
+    }
+    fs::write(few.join("index.json"), serde_json::json!({"schemaVersion": 2, "manifests": manifests}).to_string())
+        .unwrap();
+    let output = place.convert_with(&["--platform", "all"], &source, &place.path("work"));
+    place.is_refused(&output, &source, &["layer sha256:", "take too much from the trees below them"]);
 }
 
 #[test]

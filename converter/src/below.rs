@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::tree::{self, Merged};
-use blobstore::layer::{Flags, Head, Index, Located, decode, read_head, read_index};
+use blobstore::layer::{Flags, Head, Index, Located, decode, format, read_head, read_index};
 use blobstore::refs::{StackEntry, layer_key};
 use blobstore::store::Store;
 use erofs::{Expect, Image, Tree, check, read_tree};
@@ -78,6 +78,11 @@ impl Below {
         self.merged.overlay(tree, root_opaque)?;
         self.layers.push(layer);
         Ok(())
+    }
+
+    /// Bytes of the lists of what the layers took from below them, as their indexes have them.
+    pub(crate) fn listed(&self) -> usize {
+        self.indexes().filter_map(|index| index.section(format::SECTION_ASSUMES)).map(<[u8]>::len).sum()
     }
 
     /// The indexes of the layers, bottom to top.

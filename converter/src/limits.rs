@@ -44,9 +44,14 @@ pub const EXTENDED: u64 = 8 << 20;
 /// bounds the chunk maps too, whose entries are no more than what is stored for them.
 pub const ZEROS: u64 = 64 << 30;
 
-/// Bytes that the list of a layer's assumptions may take in memory, about: it is part of the layer's head, which is
-/// fetched whole.
-pub const ASSUMED: usize = 256 << 20;
+/// Bytes that the list of a layer's assumptions may take in memory while it is made, about.
+pub const ASSUMED: usize = 128 << 20;
+
+/// Bytes of the lists of assumptions of an image's layers together, as they are written, and of all layers that a conversion
+/// makes. They are part of the layers' heads, which are fetched whole, and stand in references again; a layer of a few
+/// hundred bytes can bring a list of megabytes: each of a path's directories with the whole way to it. Half a million
+/// implied directories or whiteouts that hide something; real images have some thousands.
+pub const LISTED: usize = 64 << 20;
 
 /// Bytes of a layer's tar whatever its blob's size, and [`TAR_RATIO`] for each byte of the blob. Layers of nothing but zeros
 /// exist, and gzip makes a thousandth of them; a whole layer of more than 64 GiB whose blob is a hundredth of that
@@ -177,6 +182,17 @@ pub(crate) fn check_directories(bytes: u64) -> Result<()> {
     }
 }
 
+/// Refuses a layer by whose list the assumptions of an image's layers, or of all that were made, become too many: more than
+/// [`LISTED`], but in tests.
+pub(crate) fn check_listed(bytes: usize, most: usize) -> Result<()> {
+    match bytes > most {
+        false => Ok(()),
+        true => Err(Error::refused(format!(
+            "the layers up to this one take too much from the trees below them: the lists of it have more than {most} bytes"
+        ))),
+    }
+}
+
 /// Whether an index with so many indexes above it is one too many.
 pub(crate) fn is_too_deep(above: usize) -> bool {
     above >= DEPTH
@@ -235,6 +251,13 @@ mod tests {
     fn the_paths_of_directories_are_bounded_by_their_bytes() {
         assert!(check_directories(DIRECTORIES).is_ok());
         assert!(check_directories(DIRECTORIES + 1).unwrap_err().is_refusal());
+    }
+
+    #[test]
+    fn the_lists_of_an_images_layers_are_bounded_together() {
+        assert!(check_listed(0, 0).is_ok() && check_listed(LISTED, LISTED).is_ok());
+        let error = check_listed(101, 100).unwrap_err();
+        assert!(error.is_refusal() && error.to_string().contains("more than 100 bytes"), "{error}");
     }
 
     #[test]

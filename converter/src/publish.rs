@@ -13,7 +13,7 @@ use crate::source::Image;
 use blobstore::collect::{Held, Lease};
 use blobstore::layer::LayerId;
 use blobstore::refs::{
-    Chain, ChainLayer, Digest, ManifestDoc, Refs, Stack, StackEntry, Stacks, Tag, TagName, layer_key,
+    Candidate, Chain, ChainLayer, Digest, ManifestDoc, Refs, Stack, StackEntry, Stacks, Tag, TagName, layer_key,
 };
 use blobstore::store::{FileStore, Store, StoreError};
 use std::collections::HashSet;
@@ -149,8 +149,9 @@ impl Publisher<'_> {
             if let Some(progress) = self.progress {
                 progress(&Event::Stored(layer.entry.size));
             }
-            if let Some((diff_id, candidate)) = &fresh.candidate {
-                self.refs.add_candidate(diff_id, candidate.clone()).await.map_err(store)?;
+            if let Some((diff_id, assumes)) = &fresh.candidate {
+                let candidate = Candidate { entry: layer.entry.clone(), assumes: assumes.read()? };
+                self.refs.add_candidate(diff_id, candidate).await.map_err(store)?;
             }
             if let Some(source) = &fresh.source {
                 self.refs.put_layer_digest(source.digest, source.diff_id).await.map_err(store)?;

@@ -1,10 +1,11 @@
 //! Layers of an image that are ready to be published, and what is told of them.
 
+use crate::assume::Listed;
 use crate::below::Below;
 use crate::build::Made;
 use crate::report::LayerReport;
 use crate::source::{Image, LayerBlob};
-use blobstore::refs::{Candidate, ChainLayer, Digest, StackEntry};
+use blobstore::refs::{ChainLayer, Digest, StackEntry};
 use std::time::Instant;
 
 /// A layer that is in the store or in the stage.
@@ -17,8 +18,8 @@ pub(crate) struct Ready {
 
 /// What references are to say of a new layer.
 pub(crate) struct Fresh {
-    /// For the reference of its diff id.
-    pub(crate) candidate: Option<(Digest, Candidate)>,
+    /// For the reference of its diff id: what it took from below.
+    pub(crate) candidate: Option<(Digest, Listed)>,
     /// For that of its blob.
     pub(crate) source: Option<LayerBlob>,
 }
@@ -47,7 +48,7 @@ pub(crate) fn chain_layers<'a>(chain_ids: &[Digest], entries: impl Iterator<Item
 /// read only.
 pub(crate) fn fresh(made: Made, source: Option<&LayerBlob>, report: LayerReport) -> Ready {
     let source = source.filter(|layer| made.sums.is_some_and(|sums| sums.blob == layer.digest)).cloned();
-    let candidate = made.diff_id().map(|id| (id, Candidate { entry: made.entry.clone(), assumes: made.assumes }));
+    let candidate = made.diff_id().map(|id| (id, made.assumes));
     Ready { entry: made.entry, fresh: Some(Fresh { candidate, source }), report }
 }
 

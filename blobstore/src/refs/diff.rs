@@ -82,13 +82,17 @@ impl Refs {
     /// of theirs can be lost, which costs a conversion and nothing else.
     pub async fn add_candidate(&self, diff_id: &Digest, candidate: Candidate) -> Result<()> {
         let key = Diff::key(diff_id);
-        let refused = |e: serde_json::Error| Error::Refused { key: key.clone(), what: e.to_string() };
-        let candidate = serde_json::to_value(candidate).map_err(refused)?;
-        let first = Kept { diff_id: *diff_id, candidates: vec![candidate.clone()] };
-        let mut kept = self.create_or_take(&key, &first).await?.body;
+        // A value only where there are others: a list of assumptions can be long, and takes many times the memory as values.
+        let first = Diff { diff_id: *diff_id, candidates: vec![candidate] };
+        let mut kept: Kept = match self.create_or_find(&key, &first).await? {
+            Ok(_) => return Ok(()),
+            Err(theirs) => theirs.body,
+        };
         if kept.diff_id != *diff_id {
             return Err(Error::malformed(&key, format!("it is about {}", kept.diff_id)));
         }
+        let refused = |e: serde_json::Error| Error::Refused { key: key.clone(), what: e.to_string() };
+        let candidate = serde_json::to_value(&first.candidates[0]).map_err(refused)?;
         if kept.candidates.contains(&candidate) {
             return Ok(());
         }

@@ -52,24 +52,38 @@ impl Refs {
     where
         T: Serialize + DeserializeOwned + Clone,
     {
+        self.create_or_find(key, body).await.map(|mine| mine.unwrap_or_else(|theirs| theirs))
+    }
+
+    /// The same for a body that is read as another type than it is written as: `Err` is the winner's.
+    pub(super) async fn create_or_find<B, T>(
+        &self,
+        key: &str,
+        body: &B,
+    ) -> Result<std::result::Result<Document<B>, Document<T>>>
+    where
+        B: Serialize + Clone,
+        T: DeserializeOwned,
+    {
         self.init().await?;
         // Twice: what made the creation fail can have been removed before it is read.
         for _ in 0..2 {
             match self.read(key).await {
-                Ok(Some(theirs)) => return Ok(theirs),
+                Ok(Some(theirs)) => return Ok(Err(theirs)),
                 Ok(None) => {}
                 Err(error) if error.is_damaged() => {
                     tracing::warn!(%error, "an object that cannot be read is replaced");
-                    return self.replace(key, body).await;
+                    return self.replace(key, body).await.map(Ok);
                 }
                 Err(error) => return Err(error),
             }
             if let Some(mine) = self.create(key, fresh(None), body).await? {
                 self.see(key, mine.header.sequence)?;
-                return Ok(mine);
+                return Ok(Ok(mine));
             }
         }
-        self.read(key).await?.ok_or_else(|| Error::Contended { key: key.to_owned(), times: 2 })
+        let theirs = self.read(key).await?.ok_or_else(|| Error::Contended { key: key.to_owned(), times: 2 });
+        theirs.map(Err)
     }
 
     /// Creates `body` at `key`; `None` when the key is taken.

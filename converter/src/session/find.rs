@@ -3,7 +3,7 @@
 //! What is found is taken where everything holds that it assumes of the tree below, and is laid over that tree then.
 
 use super::{Session, StagedLayer, thread};
-use crate::assume::holds;
+use crate::assume::all_hold;
 use crate::below::Below;
 use crate::build::{Made, Settings};
 use crate::error::{Error, Result, held, store};
@@ -12,7 +12,7 @@ use crate::source::LayerBlob;
 use crate::work::{Adopted, Key, Slot};
 use blobstore::collect::Held;
 use blobstore::layer::{LayerId, WRITER_GENERATION, format};
-use blobstore::refs::{Assume, Digest, StackEntry};
+use blobstore::refs::{Digest, StackEntry};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::task::spawn_blocking;
@@ -87,7 +87,7 @@ impl Session<'_> {
 
     /// The same among the layers of this conversion.
     pub(super) async fn in_stage(&self, diff_id: &Digest, below: &mut Below) -> Result<Option<Made>> {
-        let fits = |here: &&StagedLayer| here.made.diff_id() == Some(*diff_id) && all_hold(&here.made.assumes, below);
+        let fits = |here: &&StagedLayer| here.made.diff_id() == Some(*diff_id) && here.made.assumes.all_hold(below);
         let found = self.here().iter().find(fits).map(|here| here.made.clone());
         if let Some(made) = &found {
             below.load(&self.staged, &made.entry).await?;
@@ -99,14 +99,14 @@ impl Session<'_> {
     pub(super) async fn kept(&self, slot: Option<&Arc<Slot>>, below: &mut Below) -> Result<Option<Made>> {
         let Some(slot) = slot else { return Ok(None) };
         for made in slot.found() {
-            if !all_hold(&made.assumes, below) {
+            if !made.assumes.all_hold(below) {
                 continue;
             }
             let (slot, stage, wanted) = (slot.clone(), self.settings.stage.clone(), made.clone());
             let adopted = spawn_blocking(move || slot.adopt(&wanted, &stage)).await.map_err(thread)?;
             if adopted == Adopted::Yes {
                 below.load(&self.staged, &made.entry).await?;
-                self.here().push(StagedLayer { made: made.clone(), adopted: true });
+                self.take(made.clone(), true)?;
                 return Ok(Some(made));
             }
         }
@@ -148,8 +148,4 @@ impl Session<'_> {
             }
         }
     }
-}
-
-fn all_hold(assumes: &[Assume], below: &Below) -> bool {
-    assumes.iter().all(|assume| holds(assume, below))
 }

@@ -12,6 +12,7 @@ use crate::below::Below;
 use crate::build::{self, Input, Made, Settings};
 use crate::collapse::{Collapsed, Collapser};
 use crate::error::{Error, Result, held, store};
+use crate::limits::{LISTED, check_listed};
 use crate::options::Options;
 use crate::progress::{Event, ReadProgress};
 use crate::publish::Publisher;
@@ -178,7 +179,10 @@ impl<'a> Session<'a> {
             below.last = number + 1 == image.layers.len();
             let next = self.layer(layer, chain_id, blobs, below).await;
             let next = match next {
-                Ok(next) => self.mountable(&next.0.entry.layer).await.map(|()| next),
+                Ok(next) => match check_listed(next.1.listed(), LISTED) {
+                    Ok(()) => self.mountable(&next.0.entry.layer).await.map(|()| next),
+                    Err(error) => Err(error),
+                },
                 Err(error) => Err(error),
             };
             let next = next.map_err(|e| e.in_layer(&layer.digest.to_string()))?;
@@ -262,10 +266,10 @@ impl<'a> Session<'a> {
             (made, below) = self.build_image_layer(layer, blobs, below, slot).await?;
         }
         let made = made?;
+        self.take(made.clone(), false)?;
         if let Some(slot) = slot {
             slot.keep(&made, &self.settings.stage);
         }
-        self.here().push(StagedLayer { made: made.clone(), adopted: false });
         let report = report(&made, Some(layer), Some(chain_id), &below, started);
         Ok((fresh(made, Some(layer), report), below))
     }
@@ -319,6 +323,14 @@ impl<'a> Session<'a> {
              free there; free some, or name a directory with more room in TMPDIR"
         );
         Error::failed(what, error)
+    }
+
+    /// Notes a layer that is in the stage. Their lists are kept until all are published, and of several images' layers there
+    /// can be many.
+    fn take(&self, made: Made, adopted: bool) -> Result<()> {
+        let mut here = self.here();
+        here.push(StagedLayer { made, adopted });
+        check_listed(here.iter().map(|here| here.made.assumes.bytes().len()).sum(), LISTED)
     }
 
     fn here(&self) -> std::sync::MutexGuard<'_, Vec<StagedLayer>> {

@@ -4,16 +4,16 @@
 use super::merged::Merged;
 use crate::error::{Error, Result};
 use crate::limits::STEPS;
-use crate::tar::TreePath;
 use erofs::{Attributes, Kind};
-use std::collections::HashMap;
+use hashbrown::HashTable;
 use std::hash::{BuildHasher as _, RandomState};
 
 /// Something that holds of the tree below a layer, at a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assumption {
-    /// Where.
-    pub path: TreePath,
+    /// Where: names from the root joined by slashes, as [`crate::tar::TreePath::to_bytes`] has them. There can be many, and
+    /// deep ones.
+    pub path: Vec<u8>,
     /// What stands there.
     pub found: Found,
 }
@@ -42,8 +42,8 @@ pub enum Found {
 #[derive(Debug)]
 pub(super) struct Assumes {
     list: Vec<Assumption>,
-    /// Places in the list by the hash of their path: the paths themselves are kept once.
-    places: HashMap<u64, Vec<usize>>,
+    /// Places in the list, found by the hash of their path: the paths themselves are kept once.
+    places: HashTable<u32>,
     hasher: RandomState,
     /// What the list takes in memory, about.
     bytes: usize,
@@ -54,21 +54,23 @@ pub(super) struct Assumes {
 impl Assumes {
     /// None yet, of so many bytes at most.
     pub(super) fn new(most: usize) -> Self {
-        Self { list: Vec::new(), places: HashMap::new(), hasher: RandomState::new(), bytes: 0, most, steps: 0 }
+        Self { list: Vec::new(), places: HashTable::new(), hasher: RandomState::new(), bytes: 0, most, steps: 0 }
     }
 
     /// Notes an assumption.
     pub(super) fn push(&mut self, assumption: Assumption) -> Result<()> {
-        let places = self.places.entry(self.hasher.hash_one(&assumption.path)).or_default();
-        if places.iter().any(|&place| self.list[place] == assumption) {
+        let Self { list, places, hasher, .. } = self;
+        let hash = |assumption: &Assumption| hasher.hash_one(&assumption.path);
+        if places.find(hash(&assumption), |&place| list[place as usize] == assumption).is_some() {
             return Ok(());
         }
         self.bytes += assumption.bytes();
         if self.bytes > self.most {
             return Err(Error::refused("the layer takes too much from the tree below for a list of it"));
         }
-        places.push(self.list.len());
-        self.list.push(assumption);
+        // Fits: its length is bounded.
+        places.insert_unique(hash(&assumption), list.len() as u32, |&place| hash(&list[place as usize]));
+        list.push(assumption);
         Ok(())
     }
 
@@ -87,9 +89,9 @@ impl Assumes {
 }
 
 impl Assumption {
-    /// What it takes in memory, about.
+    /// What it takes in memory, about: with its place among the others, and what the allocator sets aside for the path.
     fn bytes(&self) -> usize {
-        let path = self.path.parts().iter().map(|part| part.len() + 2 * size_of_val(part)).sum::<usize>();
+        const BESIDE: usize = 32;
         let found = match &self.found {
             Found::Directory(attributes) => {
                 attributes.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum()
@@ -97,7 +99,7 @@ impl Assumption {
             Found::Symlink(target) => target.len(),
             _ => 0,
         };
-        path + found
+        size_of_val(self) + BESIDE + self.path.len() + found
     }
 }
 
@@ -106,7 +108,7 @@ impl Merged {
     pub fn holds(&self, assumption: &Assumption) -> bool {
         let node = self.at(&assumption.path).map(|id| self.node(id));
         match &assumption.found {
-            Found::Directory(want) if assumption.path.is_root() && node.is_none() => *want == default_directory(),
+            Found::Directory(want) if assumption.path.is_empty() && node.is_none() => *want == default_directory(),
             Found::Directory(want) => {
                 node.is_some_and(|node| node.kind == Kind::Directory && without_time(&node.attributes) == *want)
             }

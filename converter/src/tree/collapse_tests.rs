@@ -52,7 +52,7 @@ fn shown(merged: &Merged) -> Vec<(TreePath, String)> {
 /// Whether each mark of a layer hides something.
 fn needs_its_marks(tree: &Tree, below: &Merged) -> bool {
     tree.walk().all(|visit| {
-        let lower = TreePath::clean(&visit.path).ok().and_then(|path| below.at(&path));
+        let lower = below.at(&visit.path);
         match &tree.node(visit.node).kind {
             Kind::Char(0, 0) => lower.is_some(),
             Kind::Directory if tree.node(visit.node).attributes.xattrs.contains_key(OPAQUE) => {

@@ -173,6 +173,6 @@ impl<'a> Build<'a> {
     }
 
     fn assume(&mut self, number: usize, found: Found) -> Result<()> {
-        self.assumes.push(Assumption { path: self.path_of(number), found })
+        self.assumes.push(Assumption { path: self.path_of(number).to_bytes(), found })
     }
 }

@@ -58,7 +58,7 @@ impl Upper {
                 };
                 let place = self.place(&target)?;
                 self.put(place, Says::Inode(inode));
-                assumes.push(Assumption { path: target, found: Found::Copied })?;
+                assumes.push(Assumption { path: target.to_bytes(), found: Found::Copied })?;
                 inode
             }
         };

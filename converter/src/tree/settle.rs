@@ -36,12 +36,12 @@ pub struct Settled {
 impl Upper {
     /// Decides the layer over the tree below it.
     pub fn settle(self, below: &Merged) -> Result<Settled> {
-        self.settle_within(below, &IMAGE)
+        self.settle_within(below, &IMAGE, ASSUMED)
     }
 
-    /// As [`Upper::settle`]: with the layers below, the layer may hold `most`.
-    pub(super) fn settle_within(mut self, below: &Merged, most: &Together) -> Result<Settled> {
-        let mut assumes = Assumes::new(ASSUMED);
+    /// As [`Upper::settle`]: with the layers below, the layer may hold `most`, and its list of assumptions takes so many bytes.
+    pub(super) fn settle_within(mut self, below: &Merged, most: &Together, assumed: usize) -> Result<Settled> {
+        let mut assumes = Assumes::new(assumed);
         self.follow_links(below, &mut assumes, PATHS)?;
         self.resolve_links(below, &mut assumes, PATHS)?;
         let mut visits = self.downwards(below);

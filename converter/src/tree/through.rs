@@ -103,7 +103,7 @@ impl Upper {
                 return Err(too_many());
             }
             if id.is_some() {
-                let path = names(way.iter().chain([&next]));
+                let path = names(way.iter().chain([&next])).to_bytes();
                 assumes.push(Assumption { path, found: Found::Symlink(target.to_vec()) })?;
             }
             if target.starts_with(b"/") {
