@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 use std::fs;
-use tests::image::{Image, tar};
+use tests::image::{Image, layer_file, tar};
 use tests::node::Node;
 use tests::registry::layers;
 use tests::tree::{noise, write};
@@ -104,7 +104,8 @@ fn pull_says_of_a_tag_what_it_is_for() {
         error.contains("toolkit/tools:1 is a tag") && error.contains("lamina mount toolkit/tools:1 DIR"),
         "{error}"
     );
-    assert!(error.contains("containerd.io/snapshot/lamina.toolkits"), "{error}");
+    assert!(error.contains("containerd.io/snapshot/lamina.toolkits=toolkit/tools:1"), "{error}");
+    assert!(!node.fail(2, &["pull", "base/tools:1"]).contains("containerd.io/"));
     assert!(node.fail(2, &["pull", "layer:0123456789ab"]).contains("no image's name"));
 }
 
@@ -193,4 +194,19 @@ fn a_store_that_is_not_there_is_told_of_with_what_to_do_and_nothing_is_said_twic
     let text = node.run(&["store", "fsck"]);
     assert!(text.contains("nothing wrong; contents not read: --deep reads them"), "{text}");
     assert!(node.run(&["store", "fsck", "--deep"]).ends_with("nothing wrong\n"));
+}
+
+#[test]
+fn verify_says_what_to_do_about_a_damaged_layer() {
+    let node = Node::default();
+    let source = image(&node, NAME);
+    let id = layers(&node.json(&["convert", &source]))[0].clone();
+    let file = layer_file(&node.path("store"), &id);
+    let mut bytes = fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&file, bytes).unwrap();
+    assert!(node.fail(3, &["verify", NAME]).contains("with --again"));
+    node.run(&["convert", &source, "--again"]);
+    assert!(node.run(&["verify", &source]).contains("no differences"));
 }

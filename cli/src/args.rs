@@ -380,7 +380,7 @@ pub(crate) struct Pull {
 pub(crate) struct Mount {
     /// What to stack, bottom first (names as lamina --help lists them), then the directory to mount on
     // Counted by the command: a least number would be one of each run between options.
-    #[arg(required = true, num_args = 1.., value_names = ["REF", "DIR"])]
+    #[arg(required = true, num_args = 1.., value_name = "REF|DIR")]
     pub(crate) references_and_target: Vec<String>,
     /// Take writes, in UPPER/fs (with UPPER/work for overlayfs)
     #[arg(long, value_name = "UPPER")]

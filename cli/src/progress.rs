@@ -14,7 +14,10 @@ pub(crate) fn bar(what: &str) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} [{wide_bar}] {much}{left}");
     let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
     let much = |state: &ProgressState, text: &mut dyn Write| {
-        let _ = write!(text, "{} {}/s", much(state.pos(), state.len()), output::bytes(state.per_sec() as u64));
+        // Before anything is known, what is being done says enough.
+        if state.pos() > 0 || state.len().is_some() {
+            let _ = write!(text, "{} {}/s", much(state.pos(), state.len()), output::bytes(state.per_sec() as u64));
+        }
     };
     let left = |state: &ProgressState, text: &mut dyn Write| {
         if state.len().is_some() && state.pos() > 0 {

@@ -14,7 +14,7 @@ use crate::args::Pull;
 use crate::failure::Failure;
 use crate::output;
 use ::containerd::types::Descriptor;
-use blobstore::refs::{Digest, ImageName, ManifestDoc, Name, Refs};
+use blobstore::refs::{Digest, ImageName, ManifestDoc, Name, Refs, TagKind, TagName};
 use converter::media_type;
 use serde::Deserialize;
 use serde_json::json;
@@ -58,15 +58,28 @@ fn image_name(text: &str) -> Result<ImageName, Failure> {
     match text.parse::<Name>() {
         Ok(Name::Image(name)) => Ok(name),
         Ok(Name::Tag(tag)) => Err(Failure::usage(format!(
-            "{tag} is a tag, and lamina pull takes images (for an image of that name: image:{tag}). lamina mount {tag} DIR mounts it; \
-             above a container's image it comes by a label on the container's snapshot, containerd.io/snapshot/lamina.toolkits={tag} \
-             (or lamina.workspace; see the README)"
+            "{tag} is a tag, and lamina pull takes images (for an image of that name: image:{tag}). lamina mount {tag} DIR mounts \
+             it{}",
+            label_of(&tag)
         ))),
         Ok(_) => Err(Failure::usage(format!(
             "{text} is no image's name, and lamina pull takes images: lamina store ls lists them; lamina mount mounts anything else"
         ))),
         Err(error) => Err(Failure::usage(error.to_string())),
     }
+}
+
+/// How a tag comes above a container's image, where its kind does.
+fn label_of(tag: &TagName) -> String {
+    let label = match tag.kind {
+        TagKind::Base => return String::new(),
+        TagKind::Workspace => "workspace",
+        TagKind::Toolkit => "toolkits",
+    };
+    format!(
+        "; above a container's image it comes by a label on the container's snapshot, \
+         containerd.io/snapshot/lamina.{label}={tag} (see the README)"
+    )
 }
 
 async fn plan(refs: &Refs, name: &ImageName, snapshotter: &str) -> Result<Plan, Failure> {
