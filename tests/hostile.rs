@@ -251,6 +251,13 @@ fn attributes_and_headers_that_are_too_large_are_refused_by_entry() {
         }
     });
     place.refused(&tar, &["extended headers are too large"]);
+    let tar = place.tar("names", |tar| {
+        for _ in 0..1000 {
+            tar.entry(b"././@LongLink", b'L', b"", 1 << 20);
+            tar.data(&vec![b'n'; 1 << 20]);
+        }
+    });
+    place.refused(&tar, &["extended headers are too large"]);
 }
 
 #[test]
@@ -499,6 +506,29 @@ fn memory_grows_by_some_hundred_bytes_an_entry() {
         let entry = many_peak.saturating_sub(few_peak) / (many - few);
         assert!(entry < ENTRY, "{kind}: {entry} bytes an entry: {few_peak} and {many_peak} in all");
     }
+}
+
+/// The arrays of these 300,000 entries take some 160 MB.
+#[test]
+fn large_arrays_take_no_memory_that_the_kernel_cannot_take_back() {
+    if !possible("large arrays in files") {
+        return;
+    }
+    let place = Place::new();
+    let tar = place.tar("many", |tar| {
+        for at in 0..300_000 {
+            tar.entry(format!("d{}/{at:0>247}", at / 100).as_bytes(), b'0', b"", 0);
+        }
+    });
+    // Of maps it bounds those that only swap could take back.
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -d 140000; exec \"$@\"", "sh"]).arg(program("lamina"));
+    command.args(["--store", &format!("file://{}", place.path("store").display()), "convert", &tar]);
+    command.args(["--tag", "toolkit/many:1"]).stdin(Stdio::null()).env("MALLOC_ARENA_MAX", "2");
+    command.env("TMPDIR", place.path("work")).env("LAMINA_CONFIG", place.path("none"));
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    place.nothing_left(&place.path("work"));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use tests::image::{Image, tar};
-use tests::node::Node;
+use tests::node::{Node, pid};
 use tests::registry::{Options, Registry, layout, stderr};
 use tests::tree::{noise, write};
 
@@ -273,4 +273,28 @@ fn a_file_without_an_end_is_refused_wherever_a_file_is_named() {
     fs::File::create(node.path("store/format")).unwrap().set_len(1 << 40).unwrap();
     let said = node.fail(1, &["store", "ls"]);
     assert!(said.contains("format") && said.contains("too many"), "{said}");
+}
+
+#[test]
+fn what_cannot_be_logged_is_lost_and_nothing_else() {
+    let mut node = Node::default();
+    let (source, content) = (node.path("source.tar"), noise(3, 1 << 20));
+    // Its mark hides nothing: a warning.
+    fs::write(&source, tar(&[("file", &content), ("d/.wh..wh..opq", b"")])).unwrap();
+    let convert = ["convert", &format!("tar:{}", source.display()), "--tag", "base/logs:1"];
+    let full = || fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let converted = node.command(&convert).stdout(Stdio::null()).stderr(full()).status().unwrap();
+    assert!(converted.success(), "{converted}");
+    if !tests::possible("a log on a full disk") || !tests::linux("a log on a full disk", (6, 9)) {
+        return;
+    }
+    symlink("/dev/full", node.path("laminad.log")).unwrap();
+    node.start_daemon();
+    let target = node.new_dir("mnt");
+    node.run(&["mount", "base/logs:1", target.to_str().unwrap()]);
+    let worker = pid(&node.status().unwrap());
+    rustix::process::kill_process(worker, rustix::process::Signal::KILL).unwrap();
+    assert!(fs::read(target.join("file")).unwrap() == content);
+    node.wait("a successor", |n| n.status().is_some_and(|s| pid(&s) != worker));
+    assert!(node.stop_daemon());
 }

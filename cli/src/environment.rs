@@ -18,6 +18,14 @@ pub(crate) fn work_directory() -> PathBuf {
     work_directory_of(var_os)
 }
 
+/// Lets large arrays lie there, for commands that hold whole trees of layers.
+pub(crate) fn large_arrays_on_disk() {
+    // A directory that cannot be opened is an error of what else needs it.
+    if let Err(error) = spill::to(&work_directory()) {
+        tracing::debug!(%error, "large arrays stay in memory");
+    }
+}
+
 /// What S3's own tools take from the environment.
 pub(crate) fn for_stores() -> Environment {
     Environment::of(

@@ -12,7 +12,12 @@ use tracing_subscriber::EnvFilter;
 /// Sends logs to stderr: warnings, or more with `-v`, or errors only with `-q`. `LAMINA_LOG` has the last word.
 pub(crate) fn start_logs(default: &str) {
     let filter = EnvFilter::try_from_env("LAMINA_LOG").unwrap_or_else(|_| EnvFilter::new(default));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(is_terminal()).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(is_terminal())
+        .log_internal_errors(false)
+        .init();
 }
 
 /// Whether logs and progress go to one.

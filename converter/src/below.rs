@@ -15,20 +15,20 @@ use tokio::runtime::Handle;
 pub(crate) struct Below {
     pub(crate) merged: Merged,
     /// Where the contents of each layer are, by its number in the merged tree.
-    bodies: Vec<Body>,
+    layers: Vec<StoredLayer>,
     /// No layer will be made over the next one.
     pub(crate) last: bool,
 }
 
-/// Where the chunks of a layer are.
+/// A layer that is stored: where its chunks are.
 #[derive(Debug, Clone)]
-pub(crate) struct Body {
+pub(crate) struct StoredLayer {
     store: Arc<dyn Store>,
     key: String,
     index: Arc<Index>,
 }
 
-impl Body {
+impl StoredLayer {
     /// Whether nothing below the layer shows through.
     pub(crate) fn root_opaque(&self) -> bool {
         self.index.flags().contains(Flags::ROOT_OPAQUE)
@@ -49,14 +49,14 @@ impl Body {
 
 impl Below {
     /// Where the contents of each layer are, bottom to top.
-    pub(crate) fn bodies(&self) -> &[Body] {
-        &self.bodies
+    pub(crate) fn layers(&self) -> &[StoredLayer] {
+        &self.layers
     }
 
     /// Lays a layer of a store over the tree.
     pub(crate) async fn load(&mut self, store: &Arc<dyn Store>, entry: &StackEntry) -> Result<()> {
-        let (body, tree) = open(store, entry).await?;
-        self.push(body, &tree, entry.root_opaque)
+        let (layer, tree) = open(store, entry).await?;
+        self.push(layer, &tree, entry.root_opaque)
     }
 
     /// Lays a layer that was just made over the tree; its metadata is known to be right. Of the last one nobody needs the tree.
@@ -64,39 +64,39 @@ impl Below {
         let (key, id) = (layer_key(&entry.layer), entry.layer);
         let failed = |e: &dyn std::fmt::Display| Error::failed(format!("layer {id}"), e.to_string());
         let index = read_index(&**store, &key, Some(&id)).await.map_err(|e| failed(&e))?;
-        let body = Body { store: store.clone(), key, index: Arc::new(index) };
+        let layer = StoredLayer { store: store.clone(), key, index: Arc::new(index) };
         if self.last {
-            self.bodies.push(body);
+            self.layers.push(layer);
             return Ok(());
         }
         let tree = Image::new(metadata).and_then(|image| read_tree(&image)).map_err(|e| failed(&e))?;
-        self.push(body, &tree, entry.root_opaque)
+        self.push(layer, &tree, entry.root_opaque)
     }
 
     /// Lays a layer over the tree.
-    pub(crate) fn push(&mut self, body: Body, tree: &Tree, root_opaque: bool) -> Result<()> {
+    pub(crate) fn push(&mut self, layer: StoredLayer, tree: &Tree, root_opaque: bool) -> Result<()> {
         self.merged.overlay(tree, root_opaque)?;
-        self.bodies.push(body);
+        self.layers.push(layer);
         Ok(())
     }
 
     /// The indexes of the layers, bottom to top.
     pub(crate) fn indexes(&self) -> impl ExactSizeIterator<Item = &Index> {
-        self.bodies.iter().map(|body| &*body.index)
+        self.layers.iter().map(|layer| &*layer.index)
     }
 
     /// Bytes, as stored, of those chunks of the topmost layer that layers below it have too.
     pub(crate) fn repeated(&self) -> u64 {
-        let Some((top, lower)) = self.bodies.split_last() else { return 0 };
+        let Some((top, lower)) = self.layers.split_last() else { return 0 };
         let lower: HashSet<[u8; 32]> =
-            lower.iter().flat_map(|body| hashes(&body.index)).map(|(hash, _)| hash).collect();
+            lower.iter().flat_map(|layer| hashes(&layer.index)).map(|(hash, _)| hash).collect();
         hashes(&top.index).filter(|(hash, _)| lower.contains(hash)).map(|(_, stored)| stored).sum()
     }
 
     /// Whether a file of this tree and one of another are the same bytes of the same layer file: equal, without a look.
     pub(crate) fn is_same_place(&self, id: tree::NodeId, other: &Below, theirs: tree::NodeId) -> bool {
         let (a, b) = (self.merged.node(id), other.merged.node(theirs));
-        let layer = |below: &Below, number: usize| below.bodies.get(number).map(|body| body.index.id());
+        let layer = |below: &Below, number: usize| below.layers.get(number).map(|layer| layer.index.id());
         a.kind == b.kind && layer(self, a.layer).is_some_and(|id| layer(other, b.layer) == Some(id))
     }
 }
@@ -107,7 +107,7 @@ pub(crate) fn hashes(index: &Index) -> impl Iterator<Item = ([u8; 32], u64)> {
 }
 
 /// A layer's index and tree; what the store holds under its key is verified against its id.
-pub(crate) async fn open(store: &Arc<dyn Store>, entry: &StackEntry) -> Result<(Body, Tree)> {
+pub(crate) async fn open(store: &Arc<dyn Store>, entry: &StackEntry) -> Result<(StoredLayer, Tree)> {
     let (key, id) = (layer_key(&entry.layer), entry.layer);
     let hint = (entry.head > 0).then_some(entry.head);
     let head = read_head(&**store, &key, Some(&id), hint).await.map_err(|e| Error::failed(format!("layer {id}"), e))?;
@@ -115,9 +115,9 @@ pub(crate) async fn open(store: &Arc<dyn Store>, entry: &StackEntry) -> Result<(
 }
 
 /// The same of a head that was read already; the layer file lies under `key`.
-pub(crate) fn opened(store: Arc<dyn Store>, key: String, head: Head) -> Result<(Body, Tree)> {
+pub(crate) fn opened(store: Arc<dyn Store>, key: String, head: Head) -> Result<(StoredLayer, Tree)> {
     let tree = tree_of(&head).map_err(|e| Error::failed(format!("layer {}: its metadata", head.index.id()), e))?;
-    Ok((Body { store, key, index: Arc::new(head.index) }, tree))
+    Ok((StoredLayer { store, key, index: Arc::new(head.index) }, tree))
 }
 
 /// A layer's tree; or why its metadata are not right.

@@ -7,14 +7,13 @@ use crate::contents::StoredContents;
 use crate::entries::{read_directory, read_entries};
 use crate::error::{Error, Result};
 use crate::metadata;
-use crate::pack::{First, Spool, plan};
+use crate::pack::{Contents, First, Plan, Spool, plan};
 use crate::source::{Headers, InPlace, LayerBlob, LayerStream, OpenBlob, ReadSums, Reading};
 use crate::tar::Reader;
 use crate::tree::{Settled, Upper};
 use blobstore::layer::{Flags, Front, Options as WriterOptions, Section, Summary, WRITER_GENERATION, Writer, format};
 use blobstore::refs::{Assume, Digest, StackEntry, layer_key};
 use bytes::Bytes;
-use erofs::{NodeId, Tree};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::Read;
@@ -87,13 +86,11 @@ pub(crate) fn build(input: Input, below: &Below, settings: &Settings, runtime: &
         Input::Directory(path) => (read_directory(&path, &mut upper, &mut spool)?, Sums::None),
     };
     tracing::debug!(entries, spooled = spool.stored(), ms = started.elapsed().as_millis(), "layer read");
-    // What finds equal contents takes memory, and so does what follows.
-    if !upper.may_copy() {
-        spool.complete()?;
-    }
-    let made = upper.settle(&below.merged).and_then(|settled| {
+    let collected = Collected::of(&upper, spool)?;
+    let made = upper.settle(&below.merged).and_then(|mut settled| {
         let assumes = settled.assumes.iter().map(assume).collect();
-        finish(settled, assumes, spool, below, settings, runtime)
+        let contents = collected.complete(&mut settled, below, runtime)?;
+        finish(settled, assumes, contents, settings)
     });
     match made {
         Ok((made, metadata)) => Ok((Made { sums: sums.take()?, entries, ..made }, metadata)),
@@ -103,52 +100,83 @@ pub(crate) fn build(input: Input, below: &Below, settings: &Settings, runtime: &
 
 /// Makes the layer of what is decided already, whose contents lie in layers of `below`. Blocks.
 pub(crate) fn assemble(
-    settled: Settled,
+    mut settled: Settled,
     assumes: Vec<Assume>,
     below: &Below,
     settings: &Settings,
     runtime: &Handle,
 ) -> Result<Made> {
     let entries = settled.tree.walk().count() as u64;
-    let (made, _) = finish(settled, assumes, Spool::new(&settings.stage)?, below, settings, runtime)?;
+    let contents = Collected::Open(Spool::new(&settings.stage)?).complete(&mut settled, below, runtime)?;
+    let (made, _) = finish(settled, assumes, contents, settings)?;
     Ok(Made { entries, ..made })
 }
 
-fn finish(
-    mut settled: Settled,
-    assumes: Vec<Assume>,
-    mut spool: Spool,
-    below: &Below,
-    settings: &Settings,
-    runtime: &Handle,
-) -> Result<(Made, Bytes)> {
-    let mut stored = StoredContents::new(below.bodies(), runtime);
-    for (node, from) in std::mem::take(&mut settled.copies) {
-        settled.contents.push((node, stored.copy(&from, &mut spool)?));
+/// The contents of a layer that was read, before it is settled.
+enum Collected {
+    /// Some may have to be copied from below.
+    Open(Spool),
+    All(Contents),
+}
+
+impl Collected {
+    /// What finds equal contents takes memory, and so does what follows: where nothing can be copied from below, it goes now.
+    fn of(upper: &Upper, spool: Spool) -> Result<Self> {
+        match upper.may_copy() {
+            true => Ok(Self::Open(spool)),
+            false => spool.complete().map(Self::All),
+        }
     }
-    drop(stored);
-    spool.complete()?;
-    let (flags, sections) = properties(settled.root_opaque, &assumes)?;
-    let Written { summary, deduplicated, metadata } =
-        write(settled.tree, settled.contents, flags, &sections, spool, settings)?;
+
+    /// With the files that the layer takes from below, which are among the layer's own then.
+    fn complete(self, settled: &mut Settled, below: &Below, runtime: &Handle) -> Result<Contents> {
+        let copies = std::mem::take(&mut settled.copies);
+        match self {
+            Self::All(contents) if copies.is_empty() => Ok(contents),
+            // Cannot happen: see `Upper::may_copy`.
+            Self::All(_) => Err(Error::failed("copying files from below", "the layer has no links to any")),
+            Self::Open(mut spool) => {
+                let mut stored = StoredContents::new(below.layers(), runtime);
+                for (node, from) in copies {
+                    settled.contents.push((node, stored.copy(&from, &mut spool)?));
+                }
+                drop(stored);
+                spool.complete()
+            }
+        }
+    }
+}
+
+/// Makes the layer file of a layer that is decided, and whose files' contents are all there.
+fn finish(settled: Settled, assumes: Vec<Assume>, contents: Contents, settings: &Settings) -> Result<(Made, Bytes)> {
+    let started = Instant::now();
+    let Settled { mut tree, contents: files, root_opaque, warnings, marks, .. } = settled;
+    let plan = plan(&mut tree, &files, contents, settings.chunk_size.bytes(), settings.first.as_deref())?;
+    drop(files);
+    let metadata = metadata::write(tree, plan.blocks, &settings.stage)?;
+    let (flags, sections) = properties(root_opaque, &assumes)?;
+    let chunks = u32::try_from(plan.chunks()).map_err(|e| Error::failed("counting the chunks", e))?;
+    tracing::debug!(chunks, ms = started.elapsed().as_millis(), "layer planned");
+    let summary = write(&Front { metadata: &metadata, flags, sections: &sections, chunks }, &plan, settings)?;
+    tracing::debug!(bytes = summary.file_len, ms = started.elapsed().as_millis(), "layer written");
     let entry = StackEntry {
         layer: summary.id,
         head: summary.head_len,
         size: summary.file_len,
         format: u32::from(format::MAJOR),
         generation: WRITER_GENERATION,
-        root_opaque: settled.root_opaque,
+        root_opaque,
     };
     let made = Made {
         entry,
         data_bytes: summary.data_bytes,
         chunks: summary.chunks,
         assumes,
-        warnings: settled.warnings,
+        warnings,
         sums: None,
         entries: 0,
-        deduplicated,
-        marks: settled.marks,
+        deduplicated: plan.deduplicated,
+        marks,
     };
     Ok((made, metadata))
 }
@@ -254,42 +282,18 @@ fn compare<T: PartialEq + std::fmt::Display>(what: &str, want: T, found: T) -> R
     }
 }
 
-/// A layer file in the stage.
-struct Written {
-    summary: Summary,
-    /// Bytes of files that share others' blocks.
-    deduplicated: u64,
-    metadata: Bytes,
-}
-
-/// Writes the layer. `files` are those of the tree by their numbers in the spool.
-fn write(
-    mut tree: Tree,
-    files: Vec<(NodeId, u32)>,
-    flags: Flags,
-    sections: &[Section],
-    mut spool: Spool,
-    settings: &Settings,
-) -> Result<Written> {
-    let started = Instant::now();
+/// Writes the layer file, which begins with `front`, into the stage.
+fn write(front: &Front, plan: &Plan, settings: &Settings) -> Result<Summary> {
     let failed = |e| Error::failed("writing the layer", e);
-    let plan = plan(&mut tree, &files, &spool, settings.chunk_size.bytes(), settings.first.as_deref())?;
-    drop(files);
-    spool.forget_plain();
-    let metadata = metadata::write(tree, plan.blocks, &settings.stage)?;
-    let chunks = u32::try_from(plan.chunks()).map_err(|e| Error::failed("counting the chunks", e))?;
-    let front = Front { metadata: &metadata, flags, sections, chunks };
     let options = WriterOptions { level: settings.level, threads: settings.threads };
     let part = settings.stage.join(PART);
-    let mut writer = Writer::new(&options, &front, create(&part)?).map_err(failed)?;
-    tracing::debug!(chunks, ms = started.elapsed().as_millis(), "layer planned");
-    plan.read(&spool, &mut |chunk| writer.push(chunk).map_err(failed))?;
+    let mut writer = Writer::new(&options, front, create(&part)?).map_err(failed)?;
+    plan.read(&mut |chunk| writer.push(chunk).map_err(failed))?;
     let summary = writer.finish().map_err(failed)?;
-    tracing::debug!(bytes = summary.file_len, ms = started.elapsed().as_millis(), "layer written");
     let path = settings.stage.join(layer_key(&summary.id));
     let moved = std::fs::create_dir_all(path.parent().unwrap_or(&path)).and_then(|()| std::fs::rename(&part, &path));
     moved.map_err(|e| Error::failed(path.display().to_string(), e))?;
-    Ok(Written { summary, deduplicated: plan.deduplicated, metadata })
+    Ok(summary)
 }
 
 /// What the layer's index says of the layer beside its tables: what it took from below is listed in it.

@@ -172,7 +172,7 @@ impl Comparison {
     }
 
     fn compare(mut self, below: &Below, original: &Model, runtime: &Handle) -> Result<Self> {
-        let shown = shown(&below.merged, &mut StoredContents::new(below.bodies(), runtime))?;
+        let shown = shown(&below.merged, &mut StoredContents::new(below.layers(), runtime))?;
         let Self { count, differences, .. } = &mut self;
         let names = shown.compare(original, ["store", "source"], &mut |path, what| {
             *count += 1;

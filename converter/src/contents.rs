@@ -3,7 +3,7 @@
 //! Small files share chunks with their neighbours, and a stack's layers take turns: so the chunk that was read last of
 //! each layer is kept. Every chunk is verified before it is used.
 
-use crate::below::Body;
+use crate::below::StoredLayer;
 use crate::error::{Error, Result};
 use crate::pack::Spool;
 use crate::tar::{Extent, Shape};
@@ -19,7 +19,7 @@ const KEPT: usize = 64 << 20;
 /// Reads contents of the layers of a stack. Must not be used on one of the runtime's own threads.
 #[derive(Debug)]
 pub(crate) struct StoredContents<'a> {
-    bodies: &'a [Body],
+    layers: &'a [StoredLayer],
     runtime: &'a Handle,
     /// The last chunk of each layer.
     chunks: HashMap<usize, (Located, Vec<u8>)>,
@@ -70,8 +70,8 @@ pub(crate) fn runs(content: &Content) -> Vec<Run> {
 
 impl<'a> StoredContents<'a> {
     /// Of layers, bottom to top.
-    pub(crate) fn new(bodies: &'a [Body], runtime: &'a Handle) -> Self {
-        Self { bodies, runtime, chunks: HashMap::new() }
+    pub(crate) fn new(layers: &'a [StoredLayer], runtime: &'a Handle) -> Self {
+        Self { layers, runtime, chunks: HashMap::new() }
     }
 
     /// Hands the bytes of a run of a layer to `sink`, piece by piece in order.
@@ -119,7 +119,7 @@ impl<'a> StoredContents<'a> {
         };
         if !self.chunks.get(&layer).is_some_and(inside) {
             let gone = || Error::failed("reading a file", "its layer is not known");
-            let fresh = self.bodies.get(layer).ok_or_else(gone)?.chunk(at, self.runtime)?;
+            let fresh = self.layers.get(layer).ok_or_else(gone)?.chunk(at, self.runtime)?;
             if self.chunks.values().map(|(_, content)| content.len()).sum::<usize>() > KEPT {
                 self.chunks.clear();
             }

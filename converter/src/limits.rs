@@ -7,6 +7,8 @@
 
 use crate::error::{Error, Result};
 use crate::tar::{Entry, Kind};
+use erofs::Attributes;
+use std::ops::Add;
 
 /// Entries of a layer. Those of the same path count each: what they say is kept until the layer is read.
 pub const ENTRIES: u64 = 8 << 20;
@@ -19,8 +21,8 @@ pub const PATHS: usize = 4 << 20;
 /// must not refuse what a conversion took, keeps these paths whole, and one of 4095 bytes lies in two thousand.
 pub const DIRECTORIES: u64 = 1 << 30;
 
-/// Nodes of all layers of an image together.
-pub const NODES: usize = 16 << 20;
+/// What all layers of an image may hold together.
+pub(crate) const IMAGE: Together = Together { names: 16 << 20, text: 1 << 30 };
 
 /// Bytes of link targets and extended attributes in a layer: the largest images have some megabytes.
 pub const TEXT: u64 = 512 << 20;
@@ -72,6 +74,52 @@ pub const MEMBERS: usize = 1 << 17;
 /// Warnings that are kept; further ones are only counted.
 pub const WARNINGS: usize = 100;
 
+/// What layers hold together: what is kept of all layers below the one that is converted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Together {
+    /// Names: the root's, those that other layers hide, and each of a node that has several.
+    pub names: usize,
+    /// Bytes of targets of symbolic links and of extended attributes, those of each node.
+    pub text: u64,
+}
+
+impl Together {
+    /// Counts a node's extended attributes.
+    pub(crate) fn count_attributes(&mut self, attributes: &Attributes) {
+        self.text += text(attributes);
+    }
+
+    /// Counts a symbolic link's target.
+    pub(crate) fn count_target(&mut self, target: &[u8]) {
+        self.text += target.len() as u64;
+    }
+
+    /// Refuses layers that hold more than that: [`IMAGE`], but in tests.
+    pub(crate) fn check(&self, most: &Self) -> Result<()> {
+        let past = |what: String| Err(Error::refused(format!("the image is too large: {what} in all its layers")));
+        match () {
+            () if self.names > most.names => past(format!("more than {} names", most.names)),
+            () if self.text > most.text => {
+                past(format!("more than {} bytes of link targets and attributes", most.text))
+            }
+            () => Ok(()),
+        }
+    }
+}
+
+impl Add for Together {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { names: self.names + other.names, text: self.text + other.text }
+    }
+}
+
+/// Bytes of extended attributes.
+fn text(attributes: &Attributes) -> u64 {
+    attributes.xattrs.iter().map(|(name, value)| (name.len() + value.len()) as u64).sum()
+}
+
 /// What the entries of a layer have asked for so far.
 #[derive(Debug, Default)]
 pub struct Budget {
@@ -83,7 +131,6 @@ pub struct Budget {
 impl Budget {
     /// Counts an entry of a layer that has so many paths before it.
     pub fn charge(&mut self, entry: &Entry, paths: usize) -> Result<()> {
-        let attributes = entry.attributes.xattrs.iter().map(|(name, value)| (name.len() + value.len()) as u64);
         let (target, pieces) = match &entry.kind {
             Kind::Symlink(target) => (target.len(), 0),
             Kind::HardLink(target) => (target.to_bytes().len(), 0),
@@ -91,7 +138,7 @@ impl Budget {
             _ => (0, 0),
         };
         self.entries += 1;
-        self.text += target as u64 + attributes.sum::<u64>();
+        self.text += target as u64 + text(&entry.attributes);
         self.pieces += pieces as u64;
         check_paths(paths, PATHS)?;
         let past = |what: String| Err(Error::refused(format!("the layer is too large: {what}")));
@@ -135,14 +182,6 @@ pub(crate) fn is_too_deep(above: usize) -> bool {
     above >= DEPTH
 }
 
-/// Refuses an image of too many nodes.
-pub(crate) fn check_nodes(nodes: usize) -> Result<()> {
-    match nodes > NODES {
-        false => Ok(()),
-        true => Err(Error::refused(format!("the image is too large: more than {NODES} names in all its layers"))),
-    }
-}
-
 /// Refuses a tar that is too large for its blob.
 pub(crate) fn check_ratio(tar: u64, blob: u64) -> Result<()> {
     match tar > blob.saturating_mul(TAR_RATIO).saturating_add(TAR) {
@@ -157,7 +196,6 @@ pub(crate) fn check_ratio(tar: u64, blob: u64) -> Result<()> {
 mod tests {
     use super::*;
     use crate::tar::{Extent, Shape, TreePath};
-    use erofs::Attributes;
 
     fn entry(kind: Kind) -> Entry {
         Entry { path: TreePath::default(), kind, attributes: Attributes::default() }
@@ -184,9 +222,13 @@ mod tests {
     }
 
     #[test]
-    fn the_nodes_of_an_image_are_bounded() {
-        assert!(check_nodes(NODES).is_ok());
-        assert!(check_nodes(NODES + 1).unwrap_err().is_refusal());
+    fn names_and_texts_of_an_image_are_bounded() {
+        let with = |names, text| Together { names, text };
+        assert!(IMAGE.check(&IMAGE).is_ok());
+        for (more, says) in [(with(1, 0), "names"), (with(0, 1), "attributes")] {
+            let error = (IMAGE + more).check(&IMAGE).unwrap_err();
+            assert!(error.is_refusal() && error.to_string().contains(says), "{error}");
+        }
     }
 
     #[test]

@@ -66,3 +66,49 @@ fn set_uuid(file: &File) -> io::Result<()> {
     erofs::set_uuid(&mut first, uuid);
     file.write_all_at(&first, 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use erofs::{Attributes, Content, Kind, Node};
+
+    fn node(kind: Kind, xattrs: &[(&str, usize)]) -> Node {
+        let xattrs = xattrs.iter().map(|(name, length)| (name.as_bytes().to_vec(), vec![b'x'; *length])).collect();
+        Node { attributes: Attributes { mode: 0o755, xattrs, ..Attributes::default() }, kind }
+    }
+
+    /// Directories and links with blocks of their own before and behind others, pieces longer than the buffer among them.
+    fn tree() -> Tree {
+        let mut tree = Tree::new(Attributes::default());
+        for (at, names) in [0, 1, 300, 2, 20_000, 150].into_iter().enumerate() {
+            let directory = node(Kind::Directory, &[("user.all", 100), ("user.long", 3000 + at)]);
+            let directory = tree.add(Tree::ROOT, format!("d{at}").as_bytes(), directory).unwrap();
+            for name in 0..names {
+                let kind = match name % 3 {
+                    0 => Kind::Symlink(vec![b't'; 1 + name * 31 % 4094]),
+                    1 => Kind::File(Content::Plain { size: 5000, start: name as u64 % 7 }),
+                    _ => Kind::File(Content::Sparse { size: 9000, chunk_bits: 0, chunks: vec![None, Some(3), None] }),
+                };
+                let xattrs: &[(&str, usize)] = if name % 50 == 0 { &[("user.all", 100)] } else { &[] };
+                tree.add(directory, format!("{:0200}", name).as_bytes(), node(kind, xattrs)).unwrap();
+            }
+        }
+        tree.add(Tree::ROOT, b"x", node(Kind::Symlink(vec![b't'; 4090]), &[("user.x", 60_000)])).unwrap();
+        tree
+    }
+
+    #[test]
+    fn what_goes_through_a_file_is_what_is_written_to_memory() {
+        let tree = tree();
+        let mut want = erofs::write(&tree, 10).unwrap().into_bytes();
+        let found = write(tree, 10, &std::env::temp_dir()).unwrap();
+        assert_eq!(found.len(), want.len());
+        assert!(want.len() > 20 * BUFFER, "{}", want.len());
+        let mut uuid = [0; 16];
+        blake3::Hasher::new().update(&want).finalize_xof().fill(&mut uuid);
+
+        erofs::set_uuid(&mut want, uuid);
+        let differs = found.iter().zip(&want).position(|(found, want)| found != want);
+        assert_eq!(differs, None);
+    }
+}

@@ -8,11 +8,11 @@ use crate::inode::Inode;
 use crate::read::Image;
 use crate::{Attributes, FileType, Kind, Node, NodeId, Tree, TreeError};
 
-/// How much larger than the metadata a tree may be, in bytes of what is copied into it. Shared xattrs can be used by many
-/// inodes, and a hostile image could ask for any amount of memory; honest ones are far below this.
+/// How much larger than the metadata a tree may be, in bytes of what is copied into it, beside what it may have in any case.
+/// Xattrs that are stored once can be used by many inodes, and a hostile image could ask for any amount of memory.
 const BLOW_UP: u64 = 64;
-/// What a small image may use in any case.
-const ALLOWANCE: u64 = 16 << 20;
+/// What a tree may have in any case: as much as converters take for an image, so that what was written is read.
+const ALLOWANCE: u64 = 1 << 30;
 
 /// Reads a whole image into a tree, hard links kept. [`crate::write()`] of that tree gives the same image again, if the image was
 /// written so.
@@ -114,4 +114,24 @@ fn tree_error(error: TreeError) -> ReadError {
         TreeError::LinkToDirectory => "a directory with two names",
         TreeError::Full => "too many inodes",
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Content;
+
+    #[test]
+    fn attributes_that_are_stored_once_are_read_for_each_that_has_them() {
+        let mut tree = Tree::new(Attributes::default());
+        let xattrs: crate::RareMap<_, _> = [(b"user.large".to_vec(), vec![7; 60_000])].into_iter().collect();
+        for number in 0..500 {
+            let attributes = Attributes { mode: number, xattrs: xattrs.clone(), ..Attributes::default() };
+            let node = Node { attributes, kind: Kind::File(Content::EMPTY) };
+            tree.add(Tree::ROOT, format!("{number:03}").as_bytes(), node).unwrap();
+        }
+        let metadata = crate::write(&tree, 0).unwrap();
+        assert!(metadata.bytes().len() < 200_000, "they are stored once");
+        assert!(read_tree(&Image::new(metadata.bytes()).unwrap()).unwrap() == tree);
+    }
 }

@@ -343,6 +343,12 @@ impl Tree {
         self.nodes.tidy();
     }
 
+    /// How many different modes, owners and extended attributes together it keeps, those that no node has any more included:
+    /// after [`Tree::tidy`] at most two for each node.
+    pub fn owners(&self) -> usize {
+        self.nodes.owners()
+    }
+
     /// Gives a regular file other contents. Anything else stays as it is.
     pub fn set_content(&mut self, id: NodeId, content: Content) {
         if self.file_type(id) == FileType::File {

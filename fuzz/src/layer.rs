@@ -7,7 +7,8 @@ use converter::read_entries;
 use converter::tar::{Entry, Kind, Reader, Shape, TreePath};
 use converter::tree::{Merged, Upper};
 use erofs::{Attributes, BLOCK, Expect, Tree, check, read_tree};
-use std::io::Cursor;
+use std::fs::File;
+use std::io::{Cursor, Write};
 
 const HEADER: usize = 512;
 
@@ -85,17 +86,33 @@ fn stored(header: &[u8]) -> usize {
     digits.fold(0, |size: usize, digit| size.saturating_mul(8).saturating_add(usize::from(digit - b'0')))
 }
 
-/// Converts a tar over a small tree; what was accepted must hold together.
+/// Converts a tar over a small tree; what was accepted must hold together. Read where it lies in a file, it gives the same.
 pub fn convert_tar(tar: &[u8]) {
-    match convert(tar) {
-        Ok(()) => {}
-        Err(error) => assert!(error.is_refusal(), "not a refusal: {error}"),
+    let made = convert(tar, Spool::new(&scratch()).expect("a spool"));
+    let mut spool = Spool::new(&scratch()).expect("a spool");
+    // Whether somebody can have changed it meanwhile: then it is hashed both times.
+    spool.read_again(file(tar), 0, tar.len().is_multiple_of(2));
+    match (made, convert(tar, spool)) {
+        (Ok(made), Ok(in_place)) => assert!(made == in_place, "in place it is another layer"),
+        (Err(error), Err(in_place)) => {
+            assert!(error.is_refusal() && in_place.is_refusal(), "not refusals: {error}; in place: {in_place}")
+        }
+        (made, in_place) => panic!("read as it comes: {made:?}; in place: {in_place:?}"),
     }
 }
 
-fn convert(tar: &[u8]) -> Result<()> {
+fn file(content: &[u8]) -> File {
+    let mut file = tempfile::tempfile_in(scratch()).expect("a file");
+    file.write_all(content).expect("room for it");
+    file
+}
+
+/// A layer's metadata, and the hash of its data.
+type Made = (Vec<u8>, blake3::Hash);
+
+/// `None`: what was accepted cannot be written as metadata.
+fn convert(tar: &[u8], mut spool: Spool) -> Result<Option<Made>> {
     let below = below();
-    let mut spool = Spool::new(&scratch())?;
     let mut upper = Upper::new();
     read_entries(&mut Reader::new(tar), &mut upper, &mut spool)?;
     let mut settled = upper.settle(&below)?;
@@ -106,23 +123,24 @@ fn convert(tar: &[u8]) -> Result<()> {
     for (node, _) in &settled.copies {
         files.push((*node, spool.add(&Shape { size: 0, map: None }, |_| Ok(0))?));
     }
-    spool.complete()?;
-    let mut data = 0;
-    let plan = plan(&mut settled.tree, &files, &spool, 256 << 10, None).expect("a plan");
-    plan.read(&spool, &mut |chunk: Vec<u8>| {
+    let contents = spool.complete()?;
+    let (mut data, mut hasher) = (0, blake3::Hasher::new());
+    let plan = plan(&mut settled.tree, &files, contents, 256 << 10, None).expect("a plan");
+    plan.read(&mut |chunk: Vec<u8>| {
         assert!(!chunk.is_empty() && chunk.len().is_multiple_of(BLOCK) && chunk.len() <= 8 << 20);
         data += chunk.len();
+        hasher.update(&chunk);
         if data > DATA_MAX { Err(Error::refused("large")) } else { Ok(()) }
     })?;
     assert_eq!(plan.blocks, (data / BLOCK) as u64);
-    let Ok(metadata) = erofs::write(&settled.tree, plan.blocks) else { return Ok(()) };
+    let Ok(metadata) = erofs::write(&settled.tree, plan.blocks) else { return Ok(None) };
     let first_data_block = metadata.first_data_block();
     let expect = Expect { image_blocks: first_data_block + plan.blocks, first_data_block };
     let checked = check(metadata.bytes(), &expect).expect("what was written is accepted");
     assert!(read_tree(checked.image()).expect("and read") == settled.tree, "as what was written");
     let mut merged = below;
     merged.overlay(&settled.tree, settled.root_opaque).expect("names that can be");
-    Ok(())
+    Ok(Some((metadata.bytes().to_vec(), hasher.finalize())))
 }
 
 /// A tree below that short names hit: directories, a file, links to a directory, out of the root, and in a circle.

@@ -130,11 +130,11 @@ fn laid_out(first: Option<&First>) -> (Tree, Vec<u8>) {
     let mut upper = Upper::new();
     read_entries(&mut Reader::new(&tar[..]), &mut upper, &mut spool).expect("a tar");
     let mut settled = upper.settle(&Merged::new()).expect("a tree");
-    spool.complete().expect("a spool");
+    let contents = spool.complete().expect("its contents");
     let files = std::mem::take(&mut settled.contents);
-    let plan = lay_out(&mut settled.tree, &files, &spool, 64 << 10, first).expect("a plan");
+    let plan = lay_out(&mut settled.tree, &files, contents, 64 << 10, first).expect("a plan");
     let mut data = Vec::new();
-    let read = plan.read(&spool, &mut |chunk: Vec<u8>| {
+    let read = plan.read(&mut |chunk: Vec<u8>| {
         data.extend_from_slice(&chunk);
         Ok(())
     });

@@ -15,6 +15,7 @@ mod verify;
 
 use crate::args::{Command, Global, Lamina, StoreCommand};
 use crate::config::Config;
+use crate::environment;
 use crate::failure::Failure;
 use crate::output;
 use blobstore::refs::Refs;
@@ -131,6 +132,9 @@ fn run(global: &Global, command: Command) -> Result<(), Failure> {
     if !takes_back {
         let _within = runtime.enter();
         interrupt::end_at_once()?;
+    }
+    if matches!(command, Command::Convert(_) | Command::Verify(_) | Command::Export(_)) {
+        environment::large_arrays_on_disk();
     }
     let done = match command {
         Command::Convert(arguments) => convert::run(&context, &runtime, &arguments),

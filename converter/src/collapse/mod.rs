@@ -135,20 +135,20 @@ impl Collapser<'_> {
         let first = trees.plain.merged.layers();
         let mut stands = None;
         for layer in layers {
-            let (body, tree) = below::open(self.place(&layer.entry).await, &layer.entry).await?;
-            trees.plain.push(body.clone(), &tree, layer.entry.root_opaque)?;
-            stands = Some((body, tree, layer.entry.root_opaque));
+            let (stored, tree) = below::open(self.place(&layer.entry).await, &layer.entry).await?;
+            trees.plain.push(stored.clone(), &tree, layer.entry.root_opaque)?;
+            stands = Some((stored, tree, layer.entry.root_opaque));
         }
         let mut made = None;
         if layers.len() > 1 {
             let root_opaque = layers.iter().any(|layer| layer.entry.root_opaque);
             let new = self.make(&mut trees, first, root_opaque).await?;
-            let (body, tree) = below::open(self.staged, &new.entry).await?;
-            stands = Some((body, tree, root_opaque));
+            let (stored, tree) = below::open(self.staged, &new.entry).await?;
+            stands = Some((stored, tree, root_opaque));
             made = Some(new);
         }
-        if let Some((body, tree, root_opaque)) = stands {
-            trees.collapsed.push(body, &tree, root_opaque)?;
+        if let Some((stored, tree, root_opaque)) = stands {
+            trees.collapsed.push(stored, &tree, root_opaque)?;
         }
         trees = blocking(move |runtime| {
             let Trees { plain, collapsed, proof } = &mut trees;

@@ -33,7 +33,7 @@ impl Proof {
         let mut pair = Pair {
             ours,
             theirs,
-            contents: (StoredContents::new(ours.bodies(), runtime), StoredContents::new(theirs.bodies(), runtime)),
+            contents: (StoredContents::new(ours.layers(), runtime), StoredContents::new(theirs.layers(), runtime)),
             met: Default::default(),
         };
         let mut open = vec![(Vec::new(), a, b)];

@@ -12,7 +12,7 @@ mod output;
 mod pax;
 mod view;
 
-use crate::below::{self, Below, Body};
+use crate::below::{self, Below, StoredLayer};
 use crate::contents::{Run, StoredContents};
 use crate::error::{Error, Result};
 use blobstore::layer::{LayerError, read_head_file};
@@ -111,7 +111,7 @@ struct Loaded {
 
 async fn load(origin: &Origin) -> Result<Loaded> {
     let mut below = Below::default();
-    let (body, tree) = match origin {
+    let (layer, tree) = match origin {
         Origin::Stack(store, stack) => {
             for entry in stack {
                 below.load(store, entry).await?;
@@ -122,13 +122,13 @@ async fn load(origin: &Origin) -> Result<Loaded> {
         Origin::Layer(store, entry) => below::open(store, entry).await?,
         Origin::File(path) => open_file(path)?,
     };
-    let root_opaque = body.root_opaque();
-    below.push(body, &tree, root_opaque)?;
+    let root_opaque = layer.root_opaque();
+    below.push(layer, &tree, root_opaque)?;
     Ok(Loaded { below, view: View::layer(tree, root_opaque) })
 }
 
 /// A layer file, as an object of a store that is its directory.
-fn open_file(path: &Path) -> Result<(Body, erofs::Tree)> {
+fn open_file(path: &Path) -> Result<(StoredLayer, erofs::Tree)> {
     let failed = |e: &dyn std::fmt::Display| Error::failed(path.display().to_string(), e.to_string());
     let head = read_head_file(path).map_err(|e| match e {
         // It names the file itself.
@@ -153,10 +153,10 @@ fn run(
         view = View::merged(&below)?;
     }
     let total = view.bytes();
-    let contents = StoredContents::new(below.bodies(), runtime);
+    let contents = StoredContents::new(below.layers(), runtime);
     let mut work = Work { contents, progress, done: 0, total };
     let mut exported = Exported {
-        layers: below.bodies().len() as u64,
+        layers: below.layers().len() as u64,
         names: view.tree.walk().count() as u64,
         bytes_contents: total,
         ..Exported::default()

@@ -16,13 +16,13 @@ const RECENT: usize = 16 << 10;
 
 /// Finds equal contents.
 #[derive(Debug)]
-pub(super) struct Equal {
+pub(super) struct HashIndex {
     hashes: Hashes,
     /// Numbers by the first bytes of the hash.
     numbers: HashMap<[u8; 8], u32>,
 }
 
-impl Equal {
+impl HashIndex {
     /// Of nothing yet; a temporary file goes to `directory`.
     pub(super) fn new(directory: &Path) -> Self {
         Self { hashes: Hashes::new(directory), numbers: HashMap::new() }
@@ -40,19 +40,15 @@ impl Equal {
         Ok(None)
     }
 
-    /// The hash of this number, if there are so many.
-    pub(super) fn get(&self, number: u32) -> Result<Option<Hash>> {
-        self.hashes.get(number)
-    }
-
-    /// Nothing is added any more.
-    pub(super) fn forget_table(&mut self) {
-        self.numbers = HashMap::new();
+    /// The hashes alone: no contents are looked for any more.
+    pub(super) fn into_hashes(self) -> Hashes {
+        self.hashes
     }
 }
 
+/// Hashes by number.
 #[derive(Debug)]
-struct Hashes {
+pub(super) struct Hashes {
     directory: PathBuf,
     /// Those that have left memory.
     file: Option<File>,
@@ -89,7 +85,8 @@ impl Hashes {
         Ok(())
     }
 
-    fn get(&self, number: u32) -> Result<Option<Hash>> {
+    /// The hash of this number, if there are so many.
+    pub(super) fn get(&self, number: u32) -> Result<Option<Hash>> {
         let number = number as usize;
         let Some(file) = self.file.as_ref().filter(|_| number < self.stored) else {
             return Ok(self.recent.get(number - self.stored).copied());
@@ -107,7 +104,7 @@ mod tests {
 
     #[test]
     fn hashes_are_found_wherever_they_are() {
-        let mut hashes = Equal::new(&std::env::temp_dir());
+        let mut hashes = HashIndex::new(&std::env::temp_dir());
         let hash = |number: u32| *blake3::hash(&number.to_le_bytes()).as_bytes();
         let count = RECENT as u32 * 5 / 2;
         (0..count).for_each(|number| assert_eq!(hashes.add(hash(number)).unwrap(), None));
@@ -115,7 +112,7 @@ mod tests {
         let mut alike = hash(7);
         alike[31] ^= 1;
         assert_eq!(hashes.add(alike).unwrap(), None);
-        hashes.forget_table();
+        let hashes = hashes.into_hashes();
         assert!((0..count).step_by(1001).all(|number| hashes.get(number).unwrap() == Some(hash(number))));
         assert_eq!(hashes.get(count - 1).unwrap(), Some(hash(count - 1)));
         assert_eq!((hashes.get(count).unwrap(), hashes.get(count + 1).unwrap()), (Some(alike), None));

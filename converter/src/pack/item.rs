@@ -20,9 +20,9 @@ pub(super) struct Segment {
     pub(super) at: u64,
 }
 
-/// Where the bytes of contents are.
+/// What holds the bytes of contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum From {
+pub(super) enum Holder {
     /// In the spool.
     Spool,
     /// In the file that is the input.
@@ -40,15 +40,15 @@ impl Place {
     /// No file has as many bytes as fill the rest.
     const BITS: u32 = u64::BITS - 2;
 
-    fn new(from: From, at: u64) -> Self {
-        Self((from as u64) << Self::BITS | at)
+    fn new(holder: Holder, at: u64) -> Self {
+        Self((holder as u64) << Self::BITS | at)
     }
 
-    fn from(self) -> From {
+    fn holder(self) -> Holder {
         match self.0 >> Self::BITS {
-            0 => From::Spool,
-            1 => From::Source,
-            _ => From::Directory,
+            0 => Holder::Spool,
+            1 => Holder::Source,
+            _ => Holder::Directory,
         }
     }
 
@@ -79,14 +79,14 @@ struct Sparse {
 impl fmt::Debug for Item {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { size, place, sparse } = self;
-        f.debug_struct("Item").field("size", size).field("from", &place.from()).field("sparse", sparse).finish()
+        f.debug_struct("Item").field("size", size).field("holder", &place.holder()).field("sparse", sparse).finish()
     }
 }
 
 impl Item {
     /// Of a file whose stored bytes begin at `at`; `at` is its number where it is a file of a directory.
-    pub(super) fn new(shape: &Shape, from: From, at: u64) -> Self {
-        let plain = Self { size: shape.size, place: Place::new(from, at), sparse: None };
+    pub(super) fn new(shape: &Shape, holder: Holder, at: u64) -> Self {
+        let plain = Self { size: shape.size, place: Place::new(holder, at), sparse: None };
         let Some(map) = &shape.map else { return plain };
         let ranges: Vec<_> = map.iter().map(|extent| (extent.offset, extent.length)).collect();
         let layout = Content::sparse(shape.size, &ranges);
@@ -117,9 +117,9 @@ impl Item {
         self.sparse.is_some()
     }
 
-    /// Where its bytes are.
-    pub(super) fn from(&self) -> From {
-        self.place.from()
+    /// What holds its bytes.
+    pub(super) fn holder(&self) -> Holder {
+        self.place.holder()
     }
 
     /// The number of a file of a directory.
@@ -144,7 +144,7 @@ impl Item {
         if let Some(sparse) = &self.sparse {
             return sparse.segments.get(index).copied();
         }
-        let at = if self.from() == From::Directory { 0 } else { self.place.at() };
+        let at = if self.holder() == Holder::Directory { 0 } else { self.place.at() };
         (index == 0 && self.size > 0).then_some(Segment { to: 0, length: self.size, at })
     }
 
@@ -207,13 +207,14 @@ fn segments(map: &[Extent], layout: &SparseLayout, mut at: u64) -> Vec<Segment> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::FILE_PIECES;
 
     fn extent(offset: u64, length: u64) -> Extent {
         Extent { offset, length }
     }
 
     fn item(size: u64, map: &[Extent]) -> Item {
-        Item::new(&Shape { size, map: Some(map.to_vec()) }, From::Source, 100)
+        Item::new(&Shape { size, map: Some(map.to_vec()) }, Holder::Source, 100)
     }
 
     #[test]
@@ -229,6 +230,21 @@ mod tests {
         let segments: Vec<_> = item.segments().collect();
         assert!(segments.windows(2).all(|pair| pair[0].to + pair[0].length <= pair[1].to));
         assert!(item.length() < 1 << 18);
+    }
+
+    #[test]
+    fn of_as_many_pieces_as_a_file_may_have_each_is_looked_at_once() {
+        // A look at all for each would not end.
+        let map: Vec<_> = (0..FILE_PIECES as u64).map(|at| extent(at << 18, 1)).collect();
+        let item = item((FILE_PIECES as u64) << 18, &map);
+        let (mut count, mut to) = (0, 0);
+        for segment in item.segments() {
+            assert!(segment.to >= to && segment.to + segment.length <= item.length());
+            (count, to) = (count + 1, segment.to + segment.length);
+        }
+        assert_eq!(count, FILE_PIECES);
+        let Content::Sparse { chunks, .. } = item.content(0) else { panic!() };
+        assert!(chunks.len() <= 4 * FILE_PIECES);
     }
 
     #[test]

@@ -82,21 +82,21 @@ fn failed(error: io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::item::From;
+    use super::super::item::Holder;
     use super::*;
     use crate::tar::Shape;
 
     #[test]
     fn a_list_is_read_as_it_was_written() {
         let mut list = Writer::new(&std::env::temp_dir()).unwrap();
-        let item = |at: u64| Item::new(&Shape { size: at * 3, map: None }, From::Source, at);
+        let item = |at: u64| Item::new(&Shape { size: at * 3, map: None }, Holder::Source, at);
         (0..5000).for_each(|at| list.push(at, &item(at.into())).unwrap());
         let list = list.finish().unwrap();
         for _ in 0..2 {
             let mut reader = list.read().unwrap();
             for at in 0..5000 {
                 let (number, found) = reader.next().unwrap().unwrap();
-                assert_eq!((number, found.size(), found.from()), (at, u64::from(at) * 3, From::Source));
+                assert_eq!((number, found.size(), found.holder()), (at, u64::from(at) * 3, Holder::Source));
                 assert_eq!(found.segment(0), item(at.into()).segment(0));
             }
             assert!(reader.next().unwrap().is_none());

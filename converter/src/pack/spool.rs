@@ -8,78 +8,51 @@
 //! Memory: a buffer, and 24 bytes for different contents, some 20 more where they are hashed when they pass. Hashes are in
 //! a file of their own.
 
+use super::contents::{Contents, Runs};
 use super::files::DirectoryFiles;
-use super::hash::{BodyHasher, Hash, RUN_MIN};
-use super::hashes::Equal;
-use super::item::{From, Item, Segment};
-use super::read::hash;
+use super::hash::{BodyHasher, Hash};
+use super::hashes::HashIndex;
+use super::holders::{Holders, Input};
+use super::item::{Holder, Item, Segment};
+use super::late::{find_equal, find_zeros};
 use crate::error::{Error, Result};
 use crate::limits::ZEROS;
 use crate::tar::Shape;
-use erofs::BLOCK;
 use rustix::fs::Stat;
-use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 const BUFFER: usize = 256 << 10;
 
-/// The contents of the files of one layer.
+/// The contents of the files of one layer while they come in; [`Spool::complete`] ends that.
 #[derive(Debug)]
 pub struct Spool {
-    file: File,
+    holders: Holders,
+    /// Bytes in the spool.
     end: u64,
     /// Bytes of holes that are stored.
     zeros: u64,
-    /// Where the input can be read again.
-    source: Source,
     items: Vec<Item>,
-    /// Those with holes, when the others are forgotten.
-    sparse: HashMap<u32, Item>,
-    /// Long runs of zero blocks in the bodies that have any: start and length in bytes.
-    runs: HashMap<u32, Box<[(u64, u64)]>>,
-    /// The hash of each, where they are hashed when they pass, and have to be checked later.
-    hashes: Option<Equal>,
-    /// For each the first that is equal to it, where that is found only in the end.
-    same: Vec<u32>,
+    runs: Runs,
+    /// The hash of each, where they are hashed when they pass.
+    hashes: HashIndex,
     /// For further temporary files.
     directory: PathBuf,
-    complete: bool,
     buffer: Vec<u8>,
-}
-
-#[derive(Debug)]
-enum Source {
-    /// Nowhere.
-    Spooled,
-    /// In a file, from a byte on; whether nobody can change it.
-    File {
-        file: File,
-        start: u64,
-        fixed: bool,
-    },
-    Directory(DirectoryFiles),
 }
 
 impl Spool {
     /// An empty spool in a directory, which needs room for all stored bytes.
     pub fn new(directory: &Path) -> Result<Self> {
-        let file = tempfile::tempfile_in(directory)
-            .map_err(|e| Error::failed(format!("making a spool file in {}", directory.display()), e))?;
         Ok(Self {
-            file,
+            holders: Holders::new(directory)?,
             end: 0,
             zeros: 0,
-            source: Source::Spooled,
             items: Vec::new(),
-            sparse: HashMap::new(),
-            runs: HashMap::new(),
-            hashes: Some(Equal::new(directory)),
-            same: Vec::new(),
+            runs: Runs::default(),
+            hashes: HashIndex::new(directory),
             directory: directory.to_owned(),
-            complete: false,
             buffer: vec![0; BUFFER],
         })
     }
@@ -87,26 +60,26 @@ impl Spool {
     /// From now on [`Spool::add_in_place`] does not copy: the input starts at this byte of the file. `fixed`: nobody can
     /// change it, and files without holes are not even read.
     pub fn read_again(&mut self, file: File, start: u64, fixed: bool) {
-        self.source = Source::File { file, start, fixed };
+        self.holders.input = Input::File { file, start, fixed };
     }
 
     /// From now on [`Spool::add_file`] does not copy: the input is this directory.
     pub fn read_directory(&mut self, root: OwnedFd) {
-        self.source = Source::Directory(DirectoryFiles::new(root));
+        self.holders.input = Input::Directory(DirectoryFiles::new(root));
     }
 
     /// Takes a file's stored bytes from `read`, which gives 0 at their end; returns the file's number.
     pub fn add(&mut self, shape: &Shape, read: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<u32> {
-        self.take(shape, Item::new(shape, From::Spool, self.end), read)
+        self.take(shape, Item::new(shape, Holder::Spool, self.end), read)
     }
 
     /// As [`Spool::add`], of a file without holes that is not read yet: `path` leads to it from the directory that is the
     /// input, and it must look as in `stat` when it is read. `None` where that cannot be.
     pub fn add_file(&mut self, path: &[u8], stat: &Stat) -> Result<Option<u32>> {
-        let Source::Directory(files) = &mut self.source else { return Ok(None) };
+        let Input::Directory(files) = &mut self.holders.input else { return Ok(None) };
         let Some(number) = files.add(path, stat) else { return Ok(None) };
         let shape = Shape { size: stat.st_size as u64, map: None };
-        self.push(Item::new(&shape, From::Directory, number.into())).map(Some)
+        self.push(Item::new(&shape, Holder::Directory, number.into())).map(Some)
     }
 
     /// As [`Spool::add`], of bytes that stand in the input from `position` on.
@@ -116,9 +89,9 @@ impl Spool {
         position: u64,
         read: impl FnMut(&mut [u8]) -> Result<usize>,
     ) -> Result<u32> {
-        match &self.source {
-            Source::File { start, fixed, .. } => {
-                let item = Item::new(shape, From::Source, start + position);
+        match &self.holders.input {
+            Input::File { start, fixed, .. } => {
+                let item = Item::new(shape, Holder::Source, start + position);
                 match *fixed && shape.map.is_none() {
                     true => self.push(item),
                     false => self.take(shape, item, read),
@@ -134,21 +107,21 @@ impl Spool {
         let mut hasher = BodyHasher::default();
         for segment in item.segments() {
             hasher.zeros(segment.to - hasher.at());
-            self.take_segment(segment, item.from(), &mut read, &mut hasher)?;
+            self.take_segment(segment, item.holder(), &mut read, &mut hasher)?;
         }
         if read(&mut self.buffer[..1])? != 0 {
             return Err(Error::refused(format!("its contents are more than the {want} bytes that were announced")));
         }
         hasher.zeros(item.length() - hasher.at());
         let (hash, zeros) = item.finish(hasher);
-        let spooled = if item.from() == From::Spool { want } else { 0 };
+        let spooled = if item.holder() == Holder::Spool { want } else { 0 };
         self.keep(item, hash, zeros, spooled)
     }
 
     fn take_segment(
         &mut self,
         segment: Segment,
-        from: From,
+        holder: Holder,
         read: &mut impl FnMut(&mut [u8]) -> Result<usize>,
         hasher: &mut BodyHasher,
     ) -> Result<()> {
@@ -160,9 +133,9 @@ impl Spool {
                 return Err(Error::refused(format!("its contents are {left} bytes less than were announced")));
             }
             let bytes = &self.buffer[..count];
-            if from == From::Spool {
+            if holder == Holder::Spool {
                 let at = segment.at + segment.length - left;
-                self.file.write_all_at(bytes, at).map_err(|e| Error::failed("writing the spool file", e))?;
+                self.holders.write(bytes, at)?;
             }
             hasher.bytes(bytes);
             left -= count as u64;
@@ -188,20 +161,14 @@ impl Spool {
     /// Keeps an item whose bytes stand at the end of the spool, unless its contents are there already.
     fn keep(&mut self, item: Item, hash: Hash, zeros: Vec<(u64, u64)>, spooled: u64) -> Result<u32> {
         let next = self.next()?;
-        if let Some(equal) = self.hashes.as_mut().filter(|_| !is_late(&self.source))
-            && let Some(first) = equal.add(hash)?
+        if !self.holders.input.is_late()
+            && let Some(first) = self.hashes.add(hash)?
         {
             return Ok(first);
         }
         self.end += spooled;
-        self.set_zeros(next, zeros);
+        self.runs.set(next, zeros);
         self.push(item)
-    }
-
-    fn set_zeros(&mut self, number: u32, zeros: Vec<(u64, u64)>) {
-        if !zeros.is_empty() {
-            self.runs.insert(number, zeros.into());
-        }
     }
 
     fn push(&mut self, item: Item) -> Result<u32> {
@@ -214,133 +181,22 @@ impl Spool {
         u32::try_from(self.items.len()).map_err(|e| Error::failed("counting the contents", e))
     }
 
-    /// Nothing more is added: finds what is equal, or forgets what it is found by. Once is enough.
-    pub fn complete(&mut self) -> Result<()> {
-        if std::mem::replace(&mut self.complete, true) {
-            return Ok(());
+    /// Nothing more is added: finds what is equal, or forgets what it is found by.
+    pub fn complete(self) -> Result<Contents> {
+        let Self { holders, items, mut runs, hashes, directory, mut buffer, .. } = self;
+        let mut same = Vec::new();
+        if holders.input.is_late() {
+            find_zeros(&holders, &items, &mut buffer, &mut runs)?;
+            same = find_equal(&holders, &items, &mut buffer, &directory)?;
         }
-        if is_late(&self.source) {
-            self.find_zeros()?;
-            self.find_equal()?;
-        }
-        match (&self.source, &mut self.hashes) {
-            (Source::File { fixed: false, .. }, Some(hashes)) => hashes.forget_table(),
-            _ => self.hashes = None,
-        }
-        Ok(())
-    }
-
-    /// Finds the long runs of zero blocks of contents that have not been read. Of each run one block at least stands at a
-    /// multiple of half of the shortest one's length: where none of those is zero, there is no run.
-    fn find_zeros(&mut self) -> Result<()> {
-        let mut buffer = std::mem::take(&mut self.buffer);
-        for number in 0..self.next()? {
-            let item = self.item(number);
-            let length = item.length();
-            let (Some(only), None) = (item.segment(0), item.segment(1)) else { continue };
-            if item.from() == From::Spool || length < RUN_MIN {
-                continue;
-            }
-            let mut probes = (0..only.length).step_by(RUN_MIN as usize / 2);
-            let any = probes.try_fold(false, |any, at| {
-                let block = &mut buffer[..(only.length - at).min(BLOCK as u64) as usize];
-                self.read(item, block, only.at + at)?;
-                Ok(any || block.iter().all(|&byte| byte == 0))
-            })?;
-            if any {
-                let (_, zeros) = hash(self, item, &mut buffer)?;
-                self.set_zeros(number, zeros);
-            }
-        }
-        self.buffer = buffer;
-        Ok(())
-    }
-
-    fn find_equal(&mut self) -> Result<()> {
-        let mut buffer = std::mem::take(&mut self.buffer);
-        let mut same: Vec<u32> = (0..self.next()?).collect();
-        let mut order = same.clone();
-        let size = |number: &u32| (self.item(*number).size(), self.item(*number).length());
-        order.sort_unstable_by_key(|number| (size(number), *number));
-        for alike in order.chunk_by(|a, b| size(a) == size(b)).filter(|alike| alike.len() > 1) {
-            let (mut equal, mut different) = (Equal::new(&self.directory), Vec::new());
-            for &number in alike {
-                let (hash, _) = hash(self, self.item(number), &mut buffer)?;
-                match equal.add(hash)? {
-                    Some(first) => same[number as usize] = different[first as usize],
-                    None => different.push(number),
-                }
-            }
-        }
-        (self.same, self.buffer) = (same, buffer);
-        Ok(())
-    }
-
-    /// A file's contents by its number.
-    pub fn item(&self, number: u32) -> &Item {
-        &self.items[number as usize]
-    }
-
-    /// Forgets what only a plan needs, once there is one: most of what is known of contents.
-    pub fn forget_plain(&mut self) {
-        let all = std::mem::take(&mut self.items).into_iter().zip(0..);
-        self.sparse = all.filter(|(item, _)| item.is_sparse()).map(|(item, number)| (number, item)).collect();
-        self.same = Vec::new();
-        self.runs = HashMap::new();
-    }
-
-    /// A file's contents by its number, where it has holes.
-    pub(super) fn sparse(&self, number: u32) -> Option<&Item> {
-        self.items.get(number as usize).or_else(|| self.sparse.get(&number)).filter(|item| item.is_sparse())
-    }
-
-    /// Where temporary files go.
-    pub(super) fn directory(&self) -> &Path {
-        &self.directory
-    }
-
-    /// The number of the first contents that are equal to these.
-    pub(super) fn first(&self, number: u32) -> u32 {
-        self.same.get(number as usize).copied().unwrap_or(number)
-    }
-
-    /// Long runs of zero blocks in the body of contents: start and length in bytes.
-    pub(super) fn zeros(&self, number: u32) -> &[(u64, u64)] {
-        self.runs.get(&number).map_or(&[], |runs| runs)
-    }
-
-    /// The hash that contents must have when they are read again, where that is not sure.
-    pub(super) fn to_check(&self, number: u32, item: &Item) -> Result<Option<Hash>> {
-        match &self.hashes {
-            Some(hashes) if item.from() != From::Spool => hashes.get(number),
-            _ => Ok(None),
-        }
-    }
-
-    /// How many contents there are; some may be equal.
-    pub(super) fn len(&self) -> usize {
-        self.items.len()
+        let hashes = holders.input.can_change().then(|| hashes.into_hashes());
+        Ok(Contents { items, runs, same, holders, hashes, directory })
     }
 
     /// Bytes in the spool.
     pub fn stored(&self) -> u64 {
         self.end
     }
-
-    /// Fills `buffer` with bytes of an item, from where its segments say they are.
-    pub(super) fn read(&self, item: &Item, buffer: &mut [u8], at: u64) -> Result<()> {
-        let (file, what) = match (item.from(), &self.source) {
-            (From::Directory, Source::Directory(files)) => return files.read(item.number(), buffer, at),
-            (From::Source, Source::File { file, .. }) => (file, "reading the source again"),
-            _ => (&self.file, "reading the spool file"),
-        };
-        file.read_exact_at(buffer, at).map_err(|e| Error::failed(what, e))
-    }
-}
-
-/// Whether equal contents are found in the end only.
-fn is_late(source: &Source) -> bool {
-    matches!(source, Source::File { fixed: true, .. } | Source::Directory(_))
 }
 
 #[cfg(test)]
@@ -377,12 +233,32 @@ mod tests {
         coarse[10..13].copy_from_slice(b"abc");
         coarse[4095..4097].copy_from_slice(b"de");
         assert_eq!(add(&mut spool, &holes(1 << 20, &[(0, 8192)]), &coarse).unwrap(), fine);
-        let item = spool.item(fine);
+        let item = &spool.items[fine as usize];
         let erofs::Content::Sparse { chunks, chunk_bits, .. } = item.content(5) else { panic!("{item:?}") };
         assert!(chunks.contains(&None) && chunks[0] == Some(5), "{chunk_bits} {chunks:?}");
         // One that is stored whole is a plain file.
         let plain = add(&mut spool, &Shape { size: 9, map: None }, b"\0ab\0\0\0\0\0c").unwrap();
         assert_eq!(add(&mut spool, &holes(9, &[(1, 2), (8, 1)]), b"abc").unwrap(), plain);
+    }
+
+    #[test]
+    fn a_sparse_file_of_many_pieces_is_read_once_each_and_kept_once() {
+        let pieces = 100_000;
+        let map: Vec<_> = (0..pieces).map(|n| (n * 100, 1)).collect();
+        let mut spool = Spool::new(&std::env::temp_dir()).unwrap();
+        for _ in 0..2 {
+            let (mut reads, mut left) = (0, pieces as usize);
+            let read = |buffer: &mut [u8]| {
+                let count = buffer.len().min(left);
+                buffer[..count].fill(7);
+                (reads, left) = (reads + 1, left - count);
+                Ok(count)
+            };
+            assert_eq!(spool.add(&holes(pieces * 100, &map), read).unwrap(), 0);
+            assert_eq!(reads, pieces + 1, "and one that finds the end");
+        }
+        assert_eq!((spool.stored(), spool.items.len()), (pieces, 1));
+        assert_eq!(spool.items[0].segments().count() as u64, pieces);
     }
 
     #[test]

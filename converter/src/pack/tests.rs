@@ -3,6 +3,7 @@
 use super::*;
 use crate::tar::{Extent, Shape};
 use erofs::{Attributes, Content, Kind, Node};
+use std::fs::File;
 
 const T: usize = 64 << 10;
 
@@ -31,15 +32,15 @@ impl Layer {
         self.add(name, &Shape { size: bytes.len() as u64, map: None }, bytes)
     }
 
+    /// The plan of what came so far.
+    fn plan(&mut self, first: Option<&First>) -> Plan {
+        let spool = std::mem::replace(&mut self.spool, Spool::new(&std::env::temp_dir()).unwrap());
+        plan(&mut self.tree, &self.files, spool.complete().unwrap(), T as u32, first).unwrap()
+    }
+
     fn pack(&mut self) -> (Plan, Vec<Vec<u8>>) {
-        let mut chunks = Vec::new();
-        let mut emit = |chunk| {
-            chunks.push(chunk);
-            Ok(())
-        };
-        self.spool.complete().unwrap();
-        let plan = plan(&mut self.tree, &self.files, &self.spool, T as u32, None).unwrap();
-        plan.read(&self.spool, &mut emit).unwrap();
+        let plan = self.plan(None);
+        let chunks = read(&plan);
         assert!(chunks.iter().all(|c| !c.is_empty() && c.len() % BLOCK == 0 && c.len() <= 8 << 20));
         assert_eq!(chunks.iter().map(Vec::len).sum::<usize>() as u64, plan.blocks * BLOCK as u64);
         (plan, chunks)
@@ -68,6 +69,16 @@ impl Layer {
         out.truncate(content.size() as usize);
         out
     }
+}
+
+fn read(plan: &Plan) -> Vec<Vec<u8>> {
+    let mut chunks = Vec::new();
+    let mut emit = |chunk| {
+        chunks.push(chunk);
+        Ok(())
+    };
+    plan.read(&mut emit).unwrap();
+    chunks
 }
 
 fn noise(seed: &str, length: usize) -> Vec<u8> {
@@ -152,7 +163,7 @@ fn sparse_files_store_their_data_and_zeros_cost_few_chunks() {
     let mut layer = Layer::new();
     let tail = Extent { offset: 1_250_000_000_000 - 292, length: 292 };
     layer.add("lastlog", &Shape { size: 1_250_000_000_000, map: Some(vec![tail]) }, &noise("l", 292));
-    let plan = plan(&mut layer.tree, &layer.files, &layer.spool, T as u32, None).unwrap();
+    let plan = layer.plan(None);
     assert!(plan.chunks() < 100, "{}", plan.chunks());
 }
 
@@ -189,50 +200,51 @@ fn a_source_is_read_again_and_must_be_what_it_was() {
         layer.files.push((layer.tree.add(Tree::ROOT, name.as_bytes(), node).unwrap(), number));
     }
     assert_eq!(layer.spool.stored(), 0);
-    assert!(layer.pack().1.concat() == bytes);
+    let (plan, chunks) = layer.pack();
+    assert!(chunks.concat() == bytes);
     file.write_all_at(b"x", 1000 + 2 * T as u64).unwrap();
-    let plan = plan(&mut layer.tree, &layer.files, &layer.spool, T as u32, None).unwrap();
-    let error = plan.read(&layer.spool, &mut |_| Ok(())).unwrap_err();
+    let error = plan.read(&mut |_| Ok(())).unwrap_err();
     assert!(error.to_string().contains("again") && !error.is_refusal(), "{error}");
 }
 
 #[test]
 fn what_is_to_come_first_lies_together_in_its_order_and_the_rest_as_ever() {
-    let mut layer = Layer::new();
-    let ids: Vec<NodeId> = (0..40u8).map(|n| layer.file(&format!("{n:02}"), &vec![n + 1; 9000])).collect();
-    layer.spool.complete().unwrap();
-    let first = First::parse(b"30\n07\nnot-there\n21\n").unwrap();
-    let planned = plan(&mut layer.tree, &layer.files, &layer.spool, T as u32, Some(&first)).unwrap();
-    let mut chunks = Vec::new();
-    let mut emit = |chunk| {
-        chunks.push(chunk);
-        Ok(())
+    let layer = || {
+        let mut layer = Layer::new();
+        let ids: Vec<NodeId> = (0..40u8).map(|n| layer.file(&format!("{n:02}"), &vec![n + 1; 9000])).collect();
+        (layer, ids)
     };
-    planned.read(&layer.spool, &mut emit).unwrap();
+    let first = First::parse(b"30\n07\nnot-there\n21\n").unwrap();
+    let (mut listed, ids) = layer();
+    let chunks = read(&listed.plan(Some(&first)));
     assert_eq!(chunks[0].len(), 3 * 12288);
     assert_eq!([0, 12288, 24576].map(|at| chunks[0][at]), [31, 8, 22]);
     let data = chunks.concat();
     for (n, id) in ids.iter().enumerate() {
-        assert!(layer.read(*id, &data)[..9000] == vec![n as u8 + 1; 9000]);
+        assert!(listed.read(*id, &data)[..9000] == vec![n as u8 + 1; 9000]);
     }
-    let mut cuts = |first: Option<&First>| {
-        let planned = plan(&mut layer.tree, &layer.files, &layer.spool, T as u32, first).unwrap();
+    let cuts = |first: Option<&First>| {
+        let planned = layer().0.plan(first);
         (planned.cuts, planned.list.numbers())
     };
     assert_eq!(cuts(Some(&First::parse(b"not-there").unwrap())), cuts(None));
     assert_eq!(cuts(Some(&first)), cuts(Some(&first)));
 }
 
-/// A layer of these files, spooled, or read again where they lie one behind the other.
-fn layer_of(files: &[(String, Shape, Vec<u8>)], fixed: Option<bool>) -> (Layer, u64) {
+/// Where the input begins in its file.
+const SOURCE: u64 = 77;
+
+/// A layer of these files, spooled, or read again where they lie one behind the other: in the file that is given back. And
+/// how many bytes were spooled.
+fn layer_of(files: &[(String, Shape, Vec<u8>)], fixed: Option<bool>) -> (Layer, File, u64) {
     use std::os::unix::fs::FileExt;
     let (file, mut at) = (tempfile::tempfile().unwrap(), 0);
     let mut layer = Layer::new();
     if let Some(fixed) = fixed {
-        layer.spool.read_again(file.try_clone().unwrap(), 77, fixed);
+        layer.spool.read_again(file.try_clone().unwrap(), SOURCE, fixed);
     }
     for (name, shape, bytes) in files {
-        file.write_all_at(bytes, 77 + at).unwrap();
+        file.write_all_at(bytes, SOURCE + at).unwrap();
         let mut from = &bytes[..];
         let mut read = |buffer: &mut [u8]| std::io::Read::read(&mut from, buffer).map_err(|_| unreachable!());
         let number = layer.spool.add_in_place(shape, at, &mut read).unwrap();
@@ -241,7 +253,7 @@ fn layer_of(files: &[(String, Shape, Vec<u8>)], fixed: Option<bool>) -> (Layer, 
         layer.files.push((layer.tree.add(Tree::ROOT, name.as_bytes(), node).unwrap(), number));
     }
     let stored = layer.spool.stored();
-    (layer, stored)
+    (layer, file, stored)
 }
 
 #[test]
@@ -271,7 +283,7 @@ fn contents_that_pass_and_those_that_are_read_later_give_the_same_chunks() {
     add(Some(vec![extent(0, 5000)]), 5000, noise("3", 5000));
     let mut results = Vec::new();
     for fixed in [None, Some(false), Some(true)] {
-        let (mut layer, stored) = layer_of(&files, fixed);
+        let (mut layer, _, stored) = layer_of(&files, fixed);
         assert_eq!(stored == 0, fixed.is_some());
         let (plan, chunks) = layer.pack();
         let contents: Vec<_> = layer.files.iter().map(|(id, _)| layer.tree.node(*id).kind.clone()).collect();
@@ -282,18 +294,40 @@ fn contents_that_pass_and_those_that_are_read_later_give_the_same_chunks() {
 }
 
 #[test]
-fn what_is_planned_is_read_when_the_rest_is_forgotten() {
+fn a_plan_is_read_again_though_most_of_what_it_was_made_of_is_forgotten() {
     let mut layer = Layer::new();
     layer.file("a", b"plain");
     let map = vec![Extent { offset: 8192, length: 4 }, Extent { offset: 1 << 20, length: 3 }];
     layer.add("b", &Shape { size: 2 << 20, map: Some(map) }, b"hole-->");
     let (plan, chunks) = layer.pack();
-    layer.spool.forget_plain();
-    let mut again = Vec::new();
-    let read = plan.read(&layer.spool, &mut |chunk| {
-        again.push(chunk);
+    assert!(read(&plan) == chunks && !chunks.is_empty());
+}
+
+#[test]
+fn more_contents_than_hashes_fit_into_memory_are_each_checked_when_they_are_read_again() {
+    use std::os::unix::fs::FileExt;
+    let size = 8;
+    let files: Vec<_> =
+        (0..17_000u64).map(|n| (format!("{n:05}"), Shape { size, map: None }, n.to_le_bytes().to_vec())).collect();
+    let (mut layer, file, _) = layer_of(&files, Some(false));
+    let plan = layer.plan(None);
+    let mut blocks = 0;
+    let mut count = |chunk: Vec<u8>| {
+        for block in chunk.chunks(BLOCK) {
+            assert_eq!(block[..8], files[blocks].2);
+            blocks += 1;
+        }
         Ok(())
-    });
-    read.unwrap();
-    assert!(again == chunks && !chunks.is_empty());
+    };
+    plan.read(&mut count).unwrap();
+    assert_eq!(blocks, files.len());
+    // One whose hash went to the file, and one of those that are still in memory.
+    for changed in [5, 16_900] {
+        let place = SOURCE + changed * size;
+        file.write_all_at(b"\xff", place).unwrap();
+        let error = plan.read(&mut |_| Ok(())).unwrap_err().to_string();
+        assert!(error.contains("changed"), "{error}");
+        file.write_all_at(&files[changed as usize].2, place).unwrap();
+        plan.read(&mut |_| Ok(())).unwrap();
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! What is found is taken where everything holds that it assumes of the tree below, and is laid over that tree then.
 
-use super::{Here, Session, thread};
+use super::{Session, StagedLayer, thread};
 use crate::assume::holds;
 use crate::below::Below;
 use crate::build::{Made, Settings};
@@ -87,7 +87,7 @@ impl Session<'_> {
 
     /// The same among the layers of this conversion.
     pub(super) async fn in_stage(&self, diff_id: &Digest, below: &mut Below) -> Result<Option<Made>> {
-        let fits = |here: &&Here| here.made.diff_id() == Some(*diff_id) && all_hold(&here.made.assumes, below);
+        let fits = |here: &&StagedLayer| here.made.diff_id() == Some(*diff_id) && all_hold(&here.made.assumes, below);
         let found = self.here().iter().find(fits).map(|here| here.made.clone());
         if let Some(made) = &found {
             below.load(&self.staged, &made.entry).await?;
@@ -106,7 +106,7 @@ impl Session<'_> {
             let adopted = spawn_blocking(move || slot.adopt(&wanted, &stage)).await.map_err(thread)?;
             if adopted == Adopted::Yes {
                 below.load(&self.staged, &made.entry).await?;
-                self.here().push(Here { made: made.clone(), adopted: true });
+                self.here().push(StagedLayer { made: made.clone(), adopted: true });
                 return Ok(Some(made));
             }
         }
@@ -141,7 +141,7 @@ impl Session<'_> {
     }
 
     /// Takes layers of the stage from those that are kept for others.
-    pub(super) fn forget(&self, which: impl Fn(&Here) -> bool) {
+    pub(super) fn forget(&self, which: impl Fn(&StagedLayer) -> bool) {
         for here in self.here().iter().filter(|here| which(here)) {
             if let Some(diff_id) = here.made.diff_id() {
                 self.work.forget(&self.key(diff_id), &here.made.entry.layer);

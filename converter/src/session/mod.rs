@@ -42,14 +42,14 @@ pub(crate) struct Session<'a> {
     /// The stage as a store: the layer files under the keys that they will have.
     staged: Arc<dyn Store>,
     /// The layers in the stage.
-    here: Mutex<Vec<Here>>,
+    here: Mutex<Vec<StagedLayer>>,
     /// What of the store this conversion uses or is about to name: nobody deletes it meanwhile.
     lease: Arc<Lease>,
 }
 
 /// A layer in the stage.
 #[derive(Clone)]
-struct Here {
+struct StagedLayer {
     made: Made,
     /// Another conversion made it.
     adopted: bool,
@@ -265,7 +265,7 @@ impl<'a> Session<'a> {
         if let Some(slot) = slot {
             slot.keep(&made, &self.settings.stage);
         }
-        self.here().push(Here { made: made.clone(), adopted: false });
+        self.here().push(StagedLayer { made: made.clone(), adopted: false });
         let report = report(&made, Some(layer), Some(chain_id), &below, started);
         Ok((fresh(made, Some(layer), report), below))
     }
@@ -321,7 +321,7 @@ impl<'a> Session<'a> {
         Error::failed(what, error)
     }
 
-    fn here(&self) -> std::sync::MutexGuard<'_, Vec<Here>> {
+    fn here(&self) -> std::sync::MutexGuard<'_, Vec<StagedLayer>> {
         // A list that is only added to is whole at any time.
         self.here.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -106,23 +106,22 @@ impl<R: Read> Reader<R> {
             match header.kind() {
                 b'g' => {
                     let mut records = Records::default();
-                    records.read(&self.special(&header, 0)?).map_err(|e| e.at(&header.name()))?;
+                    records.read(&self.special(&header, &mut 0)?).map_err(|e| e.at(&header.name()))?;
                     records.check_global().map_err(|e| e.at(&header.name()))?;
                 }
                 // A volume's label.
                 b'V' => self.set_data(header.size()?),
                 b'x' | b'X' => {
-                    let body = self.special(&header, extended.size)?;
-                    extended.size += body.len() as u64;
+                    let body = self.special(&header, &mut extended.size)?;
                     extended.records.read(&body).map_err(|e| e.at(&header.name()))?;
                     extended.any = true;
                 }
                 b'L' => {
-                    extended.long_name = Some(self.long(&header)?);
+                    extended.long_name = Some(self.long(&header, &mut extended.size)?);
                     extended.any = true;
                 }
                 b'K' => {
-                    extended.long_link = Some(self.long(&header)?);
+                    extended.long_link = Some(self.long(&header, &mut extended.size)?);
                     extended.any = true;
                 }
                 _ => {
@@ -272,11 +271,11 @@ impl<R: Read> Reader<R> {
         self.padding = stored.wrapping_neg() % 512;
     }
 
-    /// The body of an extended header.
-    /// `before` counts those of the same entry that were read before it.
-    fn special(&mut self, header: &Header, before: u64) -> Result<Vec<u8>> {
+    /// The body of an extended header. `all` counts the bytes of those of the same entry.
+    fn special(&mut self, header: &Header, all: &mut u64) -> Result<Vec<u8>> {
         let size = header.size()?;
-        if before.saturating_add(size) > EXTENDED {
+        *all = all.saturating_add(size);
+        if *all > EXTENDED {
             let what = format!("its extended headers are too large: {size} bytes more, {EXTENDED} are possible");
             return Err(Error::refused(what).at(&header.name()));
         }
@@ -290,8 +289,8 @@ impl<R: Read> Reader<R> {
     }
 
     /// A GNU long name or link: the body up to its NUL.
-    fn long(&mut self, header: &Header) -> Result<Vec<u8>> {
-        let mut body = self.special(header, 0)?;
+    fn long(&mut self, header: &Header, all: &mut u64) -> Result<Vec<u8>> {
+        let mut body = self.special(header, all)?;
         body.truncate(body.iter().position(|&b| b == 0).unwrap_or(body.len()));
         Ok(body)
     }

@@ -69,7 +69,7 @@ impl Upper {
     }
 
     /// What still holds an unresolved hard link. Not by their paths: of deep ones a million would fill the memory.
-    fn pending(&self) -> Vec<Slot> {
+    fn pending(&mut self) -> Vec<Slot> {
         if !self.slots.iter().any(|path| matches!(path.says, Says::Link(_))) {
             return Vec::new();
         }

@@ -1,6 +1,7 @@
 //! What a stack of layers shows: the tree below the next layer.
 
 use crate::error::{Error, Result};
+use crate::limits::Together;
 use crate::tar::TreePath;
 use erofs::{Attributes, Content, FileType, Kind, NodeId, Tree};
 
@@ -15,6 +16,8 @@ pub struct Merged {
     /// By node, the layer that it comes from.
     from: Vec<u32>,
     layers: usize,
+    /// What the layers held.
+    held: Together,
 }
 
 /// A node of a [`Merged`].
@@ -33,7 +36,7 @@ pub struct Node {
 
 impl Default for Merged {
     fn default() -> Self {
-        Self { tree: Tree::new(Attributes::default()), from: vec![0], layers: 0 }
+        Self { tree: Tree::new(Attributes::default()), from: vec![0], layers: 0, held: Together::default() }
     }
 }
 
@@ -48,9 +51,10 @@ impl Merged {
         self.layers
     }
 
-    /// How many nodes the layers had, those that others hide among them.
-    pub fn nodes(&self) -> usize {
-        if self.layers == 0 { 0 } else { self.tree.len() }
+    /// What the layers held, what others hide of it included, since the last one that hides all below it. A directory
+    /// counts its attributes with each layer, and its name once.
+    pub fn held(&self) -> Together {
+        self.held
     }
 
     /// The root directory, once there is a layer.
@@ -104,9 +108,13 @@ impl Merged {
         let root = shown(layer.attributes(Tree::ROOT));
         match root_opaque || self.layers == 0 {
             // Fits: see `limits::LAYERS`.
-            true => (self.tree, self.from) = (Tree::new(root), vec![self.layers as u32]),
+            true => {
+                (self.tree, self.from) = (Tree::new(root.clone()), vec![self.layers as u32]);
+                self.held = Together { names: 1, text: 0 };
+            }
             false => self.tree.set_attributes(Tree::ROOT, &root),
         }
+        self.held.count_attributes(&root);
         self.layers += 1;
         let mut seen = vec![None; layer.len()];
         let mut open = vec![(Tree::ROOT, Tree::ROOT)];
@@ -136,6 +144,7 @@ impl Merged {
                     let opaque = attributes.xattrs.contains_key(OPAQUE);
                     let there = self.child(below, name).filter(|&id| !opaque && self.is_directory(id));
                     if let Some(there) = there {
+                        self.held.count_attributes(&attributes);
                         self.tree.set_attributes(there, &shown(attributes));
                         self.from[there.index()] = (self.layers - 1) as u32;
                         open.push((id, there));
@@ -153,6 +162,7 @@ impl Merged {
                     }
                 },
             };
+            self.held.names += usize::from(node.is_some());
             changes.push((name, node));
         }
         Ok(changes)
@@ -161,6 +171,8 @@ impl Merged {
     fn push(&mut self, layer: &Tree, id: NodeId) -> Result<Id> {
         let erofs::Node { attributes, kind } = layer.node(id);
         self.from.push((self.layers - 1) as u32);
+        self.held.count_attributes(&attributes);
+        self.held.count_target(layer.target(id).unwrap_or_default());
         let node = erofs::Node { attributes: shown(attributes), kind };
         self.tree.add_unnamed(node).map_err(|e| Error::refused(e.to_string()))
     }
@@ -184,4 +196,25 @@ pub(super) fn is_whiteout(layer: &Tree, id: NodeId) -> bool {
 fn shown(mut attributes: Attributes) -> Attributes {
     attributes.xattrs.remove(OPAQUE);
     attributes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::upper;
+    use super::*;
+
+    #[test]
+    fn directories_that_every_layer_names_again_keep_no_owner_that_they_had() {
+        let mut merged = Merged::new();
+        for layer in 0..20 {
+            let entries: Vec<String> = (0..50).map(|at| format!("d{at}/:{}", layer * 100 + at + 1)).collect();
+            let entries: Vec<&str> = entries.iter().map(String::as_str).collect();
+            let settled = upper(&entries).unwrap().settle(&merged).unwrap();
+            merged.overlay(&settled.tree, settled.root_opaque).unwrap();
+            assert_eq!(merged.tree.len(), 51);
+            assert!(merged.tree.owners() <= 2 * 51, "{} after layer {layer}", merged.tree.owners());
+        }
+        let of = |path: &str| merged.attributes(merged.at(&TreePath::clean(path.as_bytes()).unwrap()).unwrap()).uid;
+        assert_eq!((of("d0"), of("d49")), (1901, 1950));
+    }
 }

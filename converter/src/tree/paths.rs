@@ -1,8 +1,9 @@
 //! The paths of a layer while its entries come in, in little memory: a layer can have millions of them.
 //!
 //! A path takes 32 bytes, and some eight in the table that finds it by its directory and its name; the bytes of the names
-//! are kept by the layer's tree, which has to be the same at all times. What is in a directory is linked in no order, and
-//! sorted when it is asked for. A path that was taken out of its directory stays, and is in none.
+//! are kept by the layer's tree, which has to be the same at all times. What is in a directory is linked as it came, and
+//! linked anew in order of the names when that is wanted: it stays so until something else comes in, however many passes
+//! there are. A path that was taken out of its directory stays, and is in none.
 
 use super::upper::Says;
 use crate::tar::TreePath;
@@ -25,6 +26,8 @@ pub(super) struct Path {
     pub(super) opaque: bool,
     /// The layer made it a directory after it was something else in the same layer.
     pub(super) fresh: bool,
+    /// What is in it is linked in byte order of the names.
+    in_order: bool,
     /// Number of the last entry that said anything of it, or of something below it.
     pub(super) order: u32,
     parent: Slot,
@@ -42,6 +45,9 @@ pub(super) struct Slots {
     /// All that are in a directory.
     table: HashTable<Slot>,
     hasher: RandomState,
+    /// How many were put in order so far.
+    #[cfg(test)]
+    pub(super) ordered: usize,
 }
 
 impl Slots {
@@ -49,7 +55,13 @@ impl Slots {
 
     /// The root alone.
     pub(super) fn new() -> Self {
-        Self { paths: vec![Path::new(None)], table: HashTable::new(), hasher: RandomState::new() }
+        Self {
+            paths: vec![Path::new(None)],
+            table: HashTable::new(),
+            hasher: RandomState::new(),
+            #[cfg(test)]
+            ordered: 0,
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -77,7 +89,8 @@ impl Slots {
     pub(super) fn attach(&mut self, names: &Tree, directory: Slot, slot: Slot) {
         (self[slot].parent, self[slot].next) = (directory, self[directory].first);
         self[directory].first = slot;
-        let Self { paths, table, hasher } = self;
+        self[directory].in_order = false;
+        let Self { paths, table, hasher, .. } = self;
         let hash = |slot: &Slot| {
             let path = &paths[slot.0 as usize];
             hasher.hash_one((path.parent, path.name.map_or(&b""[..], |name| names.name(name))))
@@ -87,7 +100,7 @@ impl Slots {
 
     /// Takes all that is in a directory out of it.
     pub(super) fn detach(&mut self, names: &Tree, directory: Slot) -> Vec<Slot> {
-        let inside: Vec<_> = self.unsorted(directory).collect();
+        let inside: Vec<_> = self.children(directory).collect();
         for slot in &inside {
             let hash = self.hash(directory, self.name(names, *slot));
             if let Ok(found) = self.table.find_entry(hash, |other| other == slot) {
@@ -98,17 +111,28 @@ impl Slots {
         inside
     }
 
-    /// What is in a directory, in byte order of the names.
-    pub(super) fn children(&self, names: &Tree, directory: Slot) -> Vec<Slot> {
-        // The last came first, and many inputs are sorted.
-        let mut inside: Vec<_> = self.unsorted(directory).collect();
-        inside.reverse();
+    /// Links what is in a directory in byte order of the names.
+    pub(super) fn put_in_order(&mut self, names: &Tree, directory: Slot) {
+        if std::mem::replace(&mut self[directory].in_order, true) {
+            return;
+        }
+        let mut inside: Vec<_> = self.children(directory).collect();
+        // The last came first, and many inputs are sorted: the sort knows runs, backwards too.
         inside.sort_by_key(|slot| self.name(names, *slot));
-        inside
+        #[cfg(test)]
+        {
+            self.ordered += inside.len();
+        }
+        let mut next = Self::ROOT;
+        for slot in inside.into_iter().rev() {
+            self[slot].next = next;
+            next = slot;
+        }
+        self[directory].first = next;
     }
 
-    /// What is in a directory.
-    pub(super) fn unsorted(&self, directory: Slot) -> impl Iterator<Item = Slot> {
+    /// What is in a directory; in byte order of the names where nothing came in since it was put in order.
+    pub(super) fn children(&self, directory: Slot) -> impl Iterator<Item = Slot> {
         let some = |slot: Slot| (slot != Self::ROOT).then_some(slot);
         std::iter::successors(some(self[directory].first), move |slot| some(self[*slot].next))
     }
@@ -151,8 +175,8 @@ impl Slots {
 impl Path {
     fn new(name: Option<Name>) -> Self {
         let (parent, first, next) = (Slots::ROOT, Slots::ROOT, Slots::ROOT);
-        let (whiteout, opaque, fresh) = (false, false, false);
-        Self { says: Says::Nothing, whiteout, opaque, fresh, order: 0, parent, name, first, next }
+        let (whiteout, opaque, fresh, in_order) = (false, false, false, false);
+        Self { says: Says::Nothing, whiteout, opaque, fresh, in_order, order: 0, parent, name, first, next }
     }
 
     /// Leaves a path of which nothing is said, and which is nowhere.
@@ -191,7 +215,14 @@ mod tests {
         let d = add(&mut slots, Slots::ROOT, b"d");
         let inside: Vec<_> = [&b"c"[..], b"a", b"b"].map(|name| add(&mut slots, d, name)).into();
         let (other, names) = (add(&mut slots, Slots::ROOT, b"a"), names);
-        assert_eq!(slots.children(&names, d), [inside[1], inside[2], inside[0]]);
+        let sorted = |slots: &mut Slots| {
+            slots.put_in_order(&names, d);
+            slots.children(d).collect::<Vec<_>>()
+        };
+        for _ in 0..2 {
+            assert_eq!(sorted(&mut slots), [inside[1], inside[2], inside[0]]);
+            assert_eq!(slots.ordered, 3, "once");
+        }
         assert_eq!(
             (slots.find(&names, d, b"a"), slots.find(&names, Slots::ROOT, b"a")),
             (Some(inside[1]), Some(other))

@@ -11,7 +11,7 @@ use super::paths::{Path, Slots};
 use super::upper::{Says, Upper};
 use super::visit::{Lower, Visit, step};
 use crate::error::Result;
-use crate::limits::{ASSUMED, PATHS, check_directories, check_nodes};
+use crate::limits::{ASSUMED, IMAGE, PATHS, Together, check_directories};
 use erofs::{Attributes, NodeId, Tree};
 
 /// A layer, decided.
@@ -35,12 +35,18 @@ pub struct Settled {
 
 impl Upper {
     /// Decides the layer over the tree below it.
-    pub fn settle(mut self, below: &Merged) -> Result<Settled> {
+    pub fn settle(self, below: &Merged) -> Result<Settled> {
+        self.settle_within(below, &IMAGE)
+    }
+
+    /// As [`Upper::settle`]: with the layers below, the layer may hold `most`.
+    pub(super) fn settle_within(mut self, below: &Merged, most: &Together) -> Result<Settled> {
         let mut assumes = Assumes::new(ASSUMED);
         self.follow_links(below, &mut assumes, PATHS)?;
         self.resolve_links(below, &mut assumes, PATHS)?;
         let mut visits = self.downwards(below);
-        check_nodes(below.nodes() + visits.len())?;
+        self.held.names = visits.len();
+        (below.held() + self.held).check(most)?;
         check_directories(self.directory_bytes(&visits))?;
         self.upwards(&mut visits, below);
         self.slots.forget_table();
@@ -68,7 +74,7 @@ impl Upper {
     }
 
     /// All paths, a directory before what is in it, siblings in byte order.
-    pub(super) fn downwards(&self, below: &Merged) -> Vec<Visit> {
+    pub(super) fn downwards(&mut self, below: &Merged) -> Vec<Visit> {
         let mut visits = Vec::with_capacity(self.slots.len());
         visits.push(Visit::new(0, Slots::ROOT, root(below)));
         let mut next = 0;
@@ -76,7 +82,8 @@ impl Upper {
             let Visit { slot, lower, .. } = visits[next];
             let inside = self.slots[slot].inside(lower, below);
             visits[next].has_children = self.slots.has_children(slot);
-            for child in self.slots.children(&self.tree, slot) {
+            self.slots.put_in_order(&self.tree, slot);
+            for child in self.slots.children(slot) {
                 let lower = step(inside, self.slots.name(&self.tree, child), below);
                 visits.push(Visit::new(next, child, lower));
             }

@@ -3,6 +3,7 @@
 use super::assume::Assumes;
 use super::*;
 use crate::error::Result;
+use crate::limits::Together;
 use crate::tar::{Entry, Kind as TarKind, Shape, TreePath};
 use erofs::{Attributes, Kind, Tree};
 
@@ -345,9 +346,62 @@ fn directories_that_only_targets_of_links_name_count_as_paths() {
 }
 
 #[test]
+fn names_of_all_layers_are_bounded_together_and_each_of_a_file_counts() {
+    let below = below(&[&["d/f", "d/g = d/f"], &["d/h = d/f", "d/i = d/f"], &["-x", "d/", "d/.wh.g"]]);
+    // The root, `d`, and of the second layer the file that it copied.
+    assert_eq!(below.held(), Together { names: 2 + 3 + 3, text: 0 });
+    let settle = |names| upper(&["e", "d/j"]).unwrap().settle_within(&below, &Together { names, text: 0 });
+    assert!(settle(8 + 4).is_ok());
+    let error = settle(8 + 3).unwrap_err();
+    assert!(error.is_refusal() && error.to_string().contains("more than 11 names in all its layers"), "{error}");
+}
+
+#[test]
+fn targets_and_attributes_of_all_layers_are_bounded_together() {
+    let with = |paths: &[&str], from: &Merged, text| {
+        let mut upper = upper(&["l -> 12345"]).unwrap();
+        for path in paths {
+            let (path, kind) = (TreePath::clean(path.as_bytes()).unwrap(), TarKind::Directory);
+            let xattrs = [(b"user.a".to_vec(), b"1234".to_vec())].into_iter().collect();
+            upper.add(Entry { path, kind, attributes: Attributes { xattrs, ..Attributes::default() } }, None).unwrap();
+        }
+        upper.settle_within(from, &Together { names: 100, text })
+    };
+    let mut merged = Merged::new();
+    for layer in 1..=3 {
+        // A directory counts again.
+        let settled = with(&["", "d", "d/d"], &merged, layer * 35).unwrap();
+        merged.overlay(&settled.tree, false).unwrap();
+        assert_eq!(merged.held().text, layer * 35);
+    }
+    let error = with(&["d"], &merged, 3 * 35 + 14).unwrap_err();
+    assert!(error.is_refusal() && error.to_string().contains("attributes in all its layers"), "{error}");
+    // What nothing shows through of is forgotten; the root has the attributes that it had.
+    merged.overlay(&with(&["d"], &merged, 1000).unwrap().tree, true).unwrap();
+    assert_eq!(merged.held(), Together { names: 3, text: 25 });
+}
+
+#[test]
+fn names_are_put_in_order_once_however_many_passes_links_take() {
+    let many = (0..2000).map(|at| format!("many/{}", at * 7919 % 2000));
+    // Each link stands below the one before it, and is moved where that leads before it is followed.
+    let nested = |depth: usize| (0..=depth).map(|at| format!("l{at}")).collect::<Vec<_>>().join("/");
+    let links = (0..30).map(|depth| format!("{} -> /d{depth}", nested(depth)));
+    let entries: Vec<String> = many.chain(links).chain([nested(29) + "/x", "h = many/1".to_owned()]).collect();
+    let mut layer = upper(&entries.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+    let below = Merged::new();
+    layer.follow_links(&below, &mut Assumes::new(1 << 20), 10_000).unwrap();
+    layer.resolve_links(&below, &mut Assumes::new(1 << 20), 10_000).unwrap();
+    layer.downwards(&below);
+    assert!(layer.find(&TreePath::clean(b"d29/x").unwrap()).is_some());
+    assert!((2000..6000).contains(&layer.slots.ordered), "{}", layer.slots.ordered);
+}
+
+#[test]
 fn the_paths_of_a_layers_directories_are_summed() {
-    let layer = upper(&["a/bc/f", "a/g", "h"]).unwrap();
-    assert_eq!(layer.directory_bytes(&layer.downwards(&Merged::new())), 1 + 4);
+    let mut layer = upper(&["a/bc/f", "a/g", "h"]).unwrap();
+    let visits = layer.downwards(&Merged::new());
+    assert_eq!(layer.directory_bytes(&visits), 1 + 4);
 }
 
 #[test]

@@ -50,7 +50,7 @@ impl Upper {
     }
 
     /// The links with something below them, but for those below others.
-    fn below_links(&self, below: &Merged) -> Vec<Slot> {
+    fn below_links(&mut self, below: &Merged) -> Vec<Slot> {
         let visits = self.downwards(below);
         let mut inside = vec![false; visits.len()];
         let mut found = Vec::new();

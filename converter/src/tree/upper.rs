@@ -6,7 +6,7 @@
 //! `through.rs` moves it to where the link leads, once all entries and the tree below are known.
 
 use crate::error::{Error, Result, show};
-use crate::limits::WARNINGS;
+use crate::limits::{Together, WARNINGS};
 use crate::tar::{Entry, Kind as TarKind, TreePath, WHITEOUT};
 use crate::tree::merged::Placed;
 use crate::tree::paths::{Slot, Slots};
@@ -52,6 +52,8 @@ pub struct Upper {
     pub(super) keep_marks: bool,
     /// Number of the entry that is being added.
     pub(super) order: u32,
+    /// What the entries held, names not counted.
+    pub(super) held: Together,
 }
 
 /// What the name of an entry makes of it.
@@ -100,6 +102,7 @@ impl Default for Upper {
             warned: 0,
             keep_marks: false,
             order: 0,
+            held: Together::default(),
         }
     }
 }
@@ -154,6 +157,10 @@ impl Upper {
     pub fn add(&mut self, entry: Entry, contents: Option<u32>) -> Result<()> {
         let Entry { path, kind, attributes } = entry;
         self.order = self.order.saturating_add(1);
+        self.held.count_attributes(&attributes);
+        if let TarKind::Symlink(target) = &kind {
+            self.held.count_target(target);
+        }
         let kind = match kind {
             TarKind::Directory => return self.directory(&path, attributes),
             TarKind::HardLink(target) => return self.link(&path, target),
