@@ -89,13 +89,19 @@ fn compare(node: &Node, name: &str, layers: Vec<Vec<u8>>, size: &str) -> usize {
     let mounted = node.json(&["mount", &reference, two.to_str().unwrap()]);
     let stack = strings(&report["collapsed"]["stack"]);
     assert_eq!(strings(&mounted["layers"]), stack);
+    let status = node.status().unwrap();
+    let target = two.canonicalize().unwrap();
+    let mounts = status["mounts"].as_array().unwrap();
+    // A stack of one layer is a mount of that, too.
+    let mut told = mounts.iter().filter(|m| m["kind"] == "stack" && m["target"] == target.to_str().unwrap());
+    assert_eq!(strings(&told.next().unwrap()["layers"]), stack);
     let (plain, collapsed) = (seen(&one), seen(&two));
     for name in plain.keys().chain(collapsed.keys()) {
         assert_eq!(plain.get(name), collapsed.get(name), "{}", name.display());
     }
     assert!(plain.len() > 1 && stack.len() < count, "{} names, {} layers of {count}", plain.len(), stack.len());
     node.run(&["umount", one.to_str().unwrap()]);
-    node.run(&["umount", two.to_str().unwrap()]);
+    assert_eq!(node.json(&["umount", two.to_str().unwrap()])["unmounted"], target.to_str().unwrap());
     stack.len()
 }
 

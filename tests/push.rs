@@ -105,6 +105,25 @@ fn a_pushed_image_is_the_original_and_ours_behind_it() {
 }
 
 #[test]
+fn what_is_pushed_without_another_name_has_the_registrys_in_the_store() {
+    let Some(registry) = Registry::start("a push without a name", &Options::default()) else { return };
+    let node = Node::default();
+    let layout = node.path("layout");
+    let source = Image::new(vec![tar(&[("a", b"a")])]).write(&layout, "1");
+    let image = registry.image("team/app:1");
+    let output = lamina(&node, &node.path("no-logins"), &["convert", &source, "--push", &image]);
+    let said = String::from_utf8(output.stdout.clone()).unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(said.contains(&format!("{image}: 1 layer")) && !said.contains("no name"), "{said}");
+    assert_eq!(node.run(&["store", "ls"]), format!("image:{image}\n"));
+    let listed = node.run(&["store", "ls", "--long"]);
+    assert!(
+        listed.contains("linux/amd64 (original): ") && listed.contains("linux/amd64 (converted layers): "),
+        "{listed}"
+    );
+}
+
+#[test]
 fn a_second_push_sends_nothing_and_gives_the_same_index() {
     let Some(registry) = Registry::start("a second push", &Options::default()) else { return };
     let (one, two) = (Node::default(), Node::default());

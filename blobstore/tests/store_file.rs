@@ -182,3 +182,64 @@ async fn an_upload_whose_caller_goes_away_is_given_up_and_leaves_nothing() {
     assert_eq!(std::fs::read_dir(root.join("a")).unwrap().count(), 0);
     assert_eq!(store.list("").await.unwrap(), Vec::<String>::new());
 }
+
+#[tokio::test]
+async fn a_directory_goes_with_its_last_object_and_the_layout_stays() {
+    let (dir, store) = store();
+    let root = dir.path().join("not/yet/there");
+    for key in ["node/leases/convert-a/work", "node/leases/convert-a/work-1", "images/docker.io/library/app/1"] {
+        store.create(key, Bytes::from_static(b"x")).await.unwrap();
+    }
+    store.delete("node/leases/convert-a/work").await.unwrap();
+    assert!(root.join("node/leases/convert-a").is_dir());
+    store.delete("node/leases/convert-a/work-1").await.unwrap();
+    store.delete("images/docker.io/library/app/1").await.unwrap();
+    let names = |path: &str| std::fs::read_dir(root.join(path)).unwrap().count();
+    assert_eq!((names("node/leases"), names("images/docker.io")), (0, 0));
+}
+
+#[tokio::test]
+async fn directories_that_were_left_empty_are_tidied_away_once_they_are_old() {
+    let (dir, store) = store();
+    let root = dir.path().join("not/yet/there");
+    store.create("node/leases/here/mounts", Bytes::from_static(b"x")).await.unwrap();
+    for empty in ["node/leases/convert-a", "node/profiles/b/c", "else/where/it/is/empty"] {
+        std::fs::create_dir_all(root.join(empty)).unwrap();
+    }
+    let hour = std::time::Duration::from_secs(3600);
+    let now = std::time::SystemTime::now();
+    store.tidy("node/", now - hour).await.unwrap();
+    assert!(root.join("node/leases/convert-a").is_dir());
+    store.tidy("node/", now + hour).await.unwrap();
+    assert!(!root.join("node/leases/convert-a").exists() && !root.join("node/profiles/b").exists());
+    assert!(root.join("node/profiles").is_dir() && root.join("else/where/it/is/empty").is_dir());
+    assert_eq!(store.list("").await.unwrap(), ["node/leases/here/mounts"]);
+}
+
+#[test]
+fn writers_make_a_directory_again_that_vanishes_under_them() {
+    let (dir, store) = store();
+    let local = dir.path().join("local");
+    std::fs::write(&local, b"x").unwrap();
+    let (store, local) = (&store, &local);
+    std::thread::scope(|scope| {
+        for writer in 0..8 {
+            scope.spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+                runtime.block_on(async {
+                    for n in 0..100 {
+                        let key = format!("node/leases/deep/er/{writer}-{n}");
+                        match n % 3 {
+                            0 => store.create(&key, Bytes::from_static(b"x")).await.unwrap(),
+                            1 => store.put(&key, Bytes::from_static(b"x")).await.unwrap(),
+                            _ => store.adopt(&key, local).await.unwrap(),
+                        }
+                        assert_eq!(store.get(&key).await.unwrap(), &b"x"[..]);
+                        store.delete(&key).await.unwrap();
+                    }
+                });
+            });
+        }
+    });
+    assert_eq!(std::fs::read_dir(dir.path().join("not/yet/there/node/leases")).unwrap().count(), 0);
+}

@@ -6,6 +6,9 @@ use converter::options::LEVEL;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// How `lamina mount` is typed.
+pub(crate) const MOUNT_USAGE: &str = "lamina mount [OPTIONS] <REF>... <DIR>";
+
 /// Containers from images that are not on the node.
 ///
 /// REF names a layer or a stack of layers: image:NAME, tag:KIND/NAME:VERSION, layer:ID, sha256:HEX (a chain id, a
@@ -42,7 +45,7 @@ pub(crate) struct Global {
     /// More logs
     #[arg(short, long, global = true, conflicts_with = "quiet")]
     pub(crate) verbose: bool,
-    /// Errors only
+    /// Errors only: no progress, and no lines of what was done. What was asked for is printed all the same: lists, status, JSON
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
 }
@@ -73,7 +76,7 @@ pub(crate) enum Command {
     /// Make an image of the store known to containerd, its layers lazy
     Pull(Pull),
     /// Mount layers, stacked left (bottom) to right (top), through laminad
-    #[command(override_usage = "lamina mount [OPTIONS] <REF>... <DIR>")]
+    #[command(override_usage = MOUNT_USAGE)]
     Mount(Mount),
     /// Undo mount
     #[command(visible_alias = "unmount")]
@@ -187,7 +190,8 @@ pub(crate) enum StoreCommand {
 /// `lamina store ls`
 #[derive(Debug, Args)]
 pub(crate) struct StoreLs {
-    /// Only names that begin with this, in their long form: image:docker.io/library/, tag:toolkit/
+    /// Only names that begin with this, in their long form: image:docker.io/library/, tag:toolkit/; the kind may be left
+    /// out: docker.io/library/, toolkit
     #[arg(value_name = "PREFIX")]
     pub(crate) prefix: Option<String>,
     /// With platforms, number of layers, bytes and digests
@@ -254,12 +258,17 @@ pub(crate) struct StoreFsck {
     pub(crate) repair: bool,
 }
 
+/// [`ChunkSize::DEFAULT`] as it is typed.
+const CHUNK_SIZE: &str = "512KiB";
+
 /// `lamina convert`
 #[derive(Debug, Args)]
 pub(crate) struct Convert {
-    /// docker://IMAGE (a registry), oci:DIR[:REF], oci-archive:FILE, docker-archive:FILE, tar:FILE (- = stdin) or dir:PATH
+    /// docker://IMAGE (a registry), oci:DIR[:REF], oci-archive:FILE[:REF], docker-archive:FILE[:REF], tar:FILE (- is the
+    /// standard input) or dir:PATH. REF is which of its images
     pub(crate) source: String,
-    /// Name the layer of a tar or directory: base/NAME:VERSION, workspace/… or toolkit/…
+    /// Name what comes out as a base, workspace or toolkit: base/NAME:VERSION, workspace/… or toolkit/…, for lamina mount and
+    /// for labels of containers. The only name of a tar's or directory's layer; an image gets it besides its own
     #[arg(long, value_name = "KIND/NAME:VERSION")]
     pub(crate) tag: Option<String>,
     /// Name of an image in the store, such as registry.example.com/app:1 [default: the source's own full name, if it
@@ -269,8 +278,8 @@ pub(crate) struct Convert {
     /// Platform such as linux/arm64, or all [default: this machine's]
     #[arg(long, value_name = "P")]
     pub(crate) platform: Option<String>,
-    /// Chunk size that is aimed at, in bytes: a multiple of 4096, up to 4 MiB
-    #[arg(long, value_name = "N", default_value_t = ChunkSize::DEFAULT)]
+    /// Chunk size that is aimed at: a multiple of 4 KiB, up to 4MiB
+    #[arg(long, value_name = "SIZE", default_value = CHUNK_SIZE, value_parser = crate::quantity::chunk_size_of)]
     pub(crate) chunk_size: ChunkSize,
     /// zstd level
     #[arg(long, value_name = "N", default_value_t = LEVEL, value_parser = clap::value_parser!(i32).range(1..=19))]
@@ -370,13 +379,15 @@ pub(crate) struct Pull {
 #[derive(Debug, Args)]
 pub(crate) struct Mount {
     /// What to stack, bottom first (names as lamina --help lists them), then the directory to mount on
-    #[arg(required = true, num_args = 2.., value_names = ["REF", "DIR"])]
+    // Counted by the command: a least number would be one of each run between options.
+    #[arg(required = true, num_args = 1.., value_name = "REF|DIR")]
     pub(crate) references_and_target: Vec<String>,
     /// Take writes, in UPPER/fs (with UPPER/work for overlayfs)
     #[arg(long, value_name = "UPPER")]
     pub(crate) rw: Option<PathBuf>,
-    /// kernel (EROFS) or fuse
-    #[arg(long, value_name = "FACE", default_value = "auto", value_parser = ["auto", "kernel", "fuse"])]
+    /// What serves it: auto, kernel (EROFS) or fuse (not built yet). In which form laminad gives layers to the kernel, as a
+    /// file or as loop devices, is its own choice ([daemon] face); mount and status say which it is
+    #[arg(long, value_name = "FACE", default_value = "auto", value_parser = face)]
     pub(crate) face: String,
 }
 
@@ -400,4 +411,73 @@ pub(crate) struct Umount {
     /// Where it was mounted
     #[arg(value_name = "DIR")]
     pub(crate) target: PathBuf,
+}
+
+/// What `--face` takes. The forms that `[daemon] face` knows are no faces of one mount: that is said.
+fn face(text: &str) -> Result<String, String> {
+    match text {
+        "auto" | "kernel" | "fuse" => Ok(text.to_owned()),
+        "file" | "loop" => Err(format!(
+            "{text} is how laminad gives layers to the kernel, to all mounts alike: [daemon] face = \"{text}\" in its configuration; \
+             here auto and kernel are possible"
+        )),
+        _ => Err("auto and kernel are possible (fuse is not built yet)".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &[&str]) -> Result<Command, String> {
+        let words = ["lamina"].iter().chain(words);
+        Lamina::try_parse_from(words).map(|parsed| parsed.command).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn options_may_stand_between_what_is_mounted_and_where() {
+        for words in [
+            &["mount", "base/a:1", "toolkit/b:1", "--face", "kernel", "/mnt"][..],
+            &["mount", "--face", "kernel", "base/a:1", "toolkit/b:1", "/mnt"],
+            &["mount", "base/a:1", "--face", "kernel", "toolkit/b:1", "/mnt"],
+            &["mount", "base/a:1", "toolkit/b:1", "/mnt", "--face", "kernel"],
+        ] {
+            let Ok(Command::Mount(mount)) = parse(words) else { panic!("{words:?}") };
+            assert_eq!(mount.references_and_target, ["base/a:1", "toolkit/b:1", "/mnt"]);
+            assert_eq!(mount.face, "kernel");
+        }
+        let error = parse(&["mount", "base/a:1", "/mnt", "--face", "loop"]).unwrap_err();
+        assert!(error.contains("[daemon] face = \"loop\""), "{error}");
+    }
+
+    #[test]
+    fn a_chunk_size_has_units_as_other_sizes_have() {
+        let size = |words: &[&str]| match parse(words) {
+            Ok(Command::Convert(convert)) => convert.chunk_size.bytes(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(size(&["convert", "dir:/x"]), ChunkSize::DEFAULT.bytes());
+        for text in ["1MiB", "1024KiB", "1048576"] {
+            assert_eq!(size(&["convert", "dir:/x", "--chunk-size", text]), 1 << 20);
+        }
+        for bad in ["1MB", "8MiB", "0", "x"] {
+            parse(&["convert", "dir:/x", "--chunk-size", bad]).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn the_help_names_the_sources_that_the_error_names() {
+        let error = "nothing".parse::<converter::Source>().unwrap_err().to_string();
+        let help = Convert::augment_args(clap::Command::new("convert")).render_long_help().to_string();
+        for source in [
+            "docker://IMAGE",
+            "oci:DIR[:REF]",
+            "oci-archive:FILE[:REF]",
+            "docker-archive:FILE[:REF]",
+            "tar:FILE",
+            "dir:PATH",
+        ] {
+            assert!(error.contains(source) && help.contains(source), "{source}: {error} {help}");
+        }
+    }
 }

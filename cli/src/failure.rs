@@ -55,7 +55,9 @@ impl Failure {
 
     /// A layer could not be read: wrong bytes are a refusal, a store or a disk that does not answer is a failure.
     pub(crate) fn layer(what: impl fmt::Display, error: &LayerError) -> Self {
-        let text = format!("{what}: {}", causes(error));
+        let (what, causes) = (what.to_string(), causes(error));
+        // A file that cannot be read is named by what says so.
+        let text = if causes.contains(&what) { causes } else { format!("{what}: {causes}") };
         match error {
             LayerError::Io { .. } | LayerError::Store(_) => Self::failed(text),
             LayerError::Malformed(_) | LayerError::Unsupported(_) | LayerError::Corrupt { .. } => Self::refused(text),

@@ -1,12 +1,12 @@
-//! What a command prints: results on stdout, as text or JSON; logs and progress on stderr, progress only on a terminal.
+//! What a command prints: results on stdout, as text or JSON; logs on stderr.
 
 #![allow(clippy::print_stdout, reason = "this is the one place that prints results")]
 
 use crate::failure::Failure;
-use indicatif::{ProgressBar, ProgressStyle};
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tracing_subscriber::EnvFilter;
 
 /// Sends logs to stderr: warnings, or more with `-v`, or errors only with `-q`. `LAMINA_LOG` has the last word.
@@ -20,8 +20,28 @@ pub(crate) fn start_logs(default: &str) {
         .init();
 }
 
-fn is_terminal() -> bool {
+/// Whether logs and progress go to one.
+pub(crate) fn is_terminal() -> bool {
     io::IsTerminal::is_terminal(&io::stderr())
+}
+
+/// Set with `-q`.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// From now on, only errors and what was asked for: [`done`] prints nothing.
+pub(crate) fn be_quiet() {
+    QUIET.store(true, Ordering::Relaxed);
+}
+
+pub(crate) fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
+}
+
+/// A line of what was done, as opposed to what was asked for: not with `-q`.
+pub(crate) fn done(text: impl Display) {
+    if !is_quiet() {
+        line(text);
+    }
 }
 
 /// A last word, on stderr: that may be gone, as its terminal is after SIGHUP.
@@ -57,28 +77,6 @@ pub(crate) fn json(value: &impl serde::Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value).map_err(|e| Failure::because("writing JSON", &e))?;
     line(text);
     Ok(())
-}
-
-/// A bar for long work of known length in bytes; invisible where stderr is no terminal.
-pub(crate) fn bar(length: u64, what: &str) -> ProgressBar {
-    let bar = ProgressBar::new(length);
-    if !is_terminal() {
-        bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
-    }
-    let style = ProgressStyle::with_template("{msg} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec} {eta}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
-    bar.set_message(what.to_owned());
-    bar
-}
-
-/// A line that says what is being done; invisible where stderr is no terminal.
-pub(crate) fn steps() -> ProgressBar {
-    let bar = ProgressBar::new_spinner();
-    if !is_terminal() {
-        bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
-    }
-    bar.enable_steady_tick(std::time::Duration::from_millis(200));
-    bar
 }
 
 /// What somebody else wrote, so that it does nothing to a terminal.

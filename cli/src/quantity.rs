@@ -1,5 +1,6 @@
 //! Sizes, times and percentages as people write them, in the configuration and on the command line.
 
+use converter::ChunkSize;
 use serde::{Deserialize, Deserializer};
 use std::time::Duration;
 
@@ -22,7 +23,14 @@ pub(crate) fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D:
 
 /// The same on the command line.
 pub(crate) fn size_of(text: &str) -> Result<u64, String> {
-    number(text, &SIZES).ok_or_else(|| "a size such as 3GiB is needed".to_owned())
+    number(text, &SIZES).ok_or_else(|| "a size such as 3GiB or 512KiB is needed".to_owned())
+}
+
+/// A chunk size on the command line.
+pub(crate) fn chunk_size_of(text: &str) -> Result<ChunkSize, String> {
+    let bytes = size_of(text)?;
+    let bytes = u32::try_from(bytes).map_err(|_| format!("{} bytes at most", ChunkSize::MAX))?;
+    ChunkSize::new(bytes).map_err(|e| e.to_string())
 }
 
 const TIMES: [(&str, u64); 5] = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];

@@ -63,6 +63,8 @@ pub use export::{Exported, Origin, Output, export};
 pub use options::Options;
 pub use pack::First;
 pub use progress::{Event, Progress};
-pub use report::{CollapsedLayer, CollapsedReport, ImageReport, LayerReport, PushReport, PushedImage, Report};
+pub use report::{
+    CollapsedLayer, CollapsedReport, ImageReport, LayerReport, MadeReport, PushReport, PushedImage, Report,
+};
 pub use source::{Platforms, Source};
 pub use started::started_files;

@@ -3,7 +3,7 @@
 use crate::assume::Listed;
 use crate::below::Below;
 use crate::build::Made;
-use crate::report::LayerReport;
+use crate::report::{LayerReport, MadeReport};
 use crate::source::{Image, LayerBlob};
 use blobstore::refs::{ChainLayer, Digest, StackEntry};
 use std::time::Instant;
@@ -70,14 +70,16 @@ pub(crate) fn report(
         reused: false,
         resumed: false,
         shared: false,
-        entries: made.entries,
         bytes_in: blob.map_or(made.data_bytes, |(_, size)| size),
-        bytes_tar: tar.unwrap_or(0),
         bytes_out: made.entry.size,
-        chunks: made.chunks,
-        bytes_deduplicated: made.deduplicated,
-        bytes_repeated: tree.repeated(),
-        seconds: started.elapsed().as_secs_f64(),
+        made: Some(MadeReport {
+            entries: made.entries,
+            bytes_tar: tar.unwrap_or(0),
+            chunks: made.chunks,
+            bytes_deduplicated: made.deduplicated,
+            bytes_repeated: tree.repeated(),
+            seconds: started.elapsed().as_secs_f64(),
+        }),
         warnings: made.warnings.clone(),
     }
 }

@@ -70,6 +70,8 @@ pub struct ImageReport {
 pub struct CollapsedReport {
     /// Ids of its layers, bottom to top.
     pub stack: Vec<String>,
+    /// How many of the image's layers, from the bottom, had a collapsed stack already, which is kept below it.
+    pub kept: u64,
     /// Those that were made now.
     pub layers: Vec<CollapsedLayer>,
 }
@@ -112,22 +114,32 @@ pub struct LayerReport {
     pub chain_id: Option<String>,
     /// Id of the layer in the store.
     pub layer: String,
-    /// Whether it was there already, so that nothing was converted. If the store had it, the numbers of the conversion
-    /// are 0.
+    /// Whether it was there already, so that nothing was converted.
     pub reused: bool,
     /// Whether it was taken over from another conversion before any store had it: from one that was interrupted, or that
     /// ran beside this one.
     pub resumed: bool,
     /// Whether this conversion has the same layer at another place of its source, and it was made or taken over there.
     pub shared: bool,
-    /// Entries of the tar, or names in the directory.
-    pub entries: u64,
     /// Bytes of the blob; of a directory, its files in whole blocks of 4 KiB.
     pub bytes_in: u64,
-    /// Bytes of the tar in it.
-    pub bytes_tar: u64,
     /// Bytes of the layer file.
     pub bytes_out: u64,
+    /// What is known of one that was made, or taken over from another conversion; not of one that the store had.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub made: Option<MadeReport>,
+    /// What was left out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+}
+
+/// How a layer was made.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct MadeReport {
+    /// Entries of the tar, or names in the directory.
+    pub entries: u64,
+    /// Bytes of the tar; 0 of a directory.
+    pub bytes_tar: u64,
     /// Chunks of data.
     pub chunks: u32,
     /// Bytes of files that share the blocks of others in the same layer: they are stored once.
@@ -137,7 +149,4 @@ pub struct LayerReport {
     pub bytes_repeated: u64,
     /// How long it took.
     pub seconds: f64,
-    /// What was left out.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub warnings: Vec<String>,
 }

@@ -66,7 +66,7 @@ pub enum Error {
         deadline: Duration,
     },
     /// A reference that leads to no stack.
-    #[error("cannot resolve {reference}")]
+    #[error("cannot resolve{}", unsaid(reference, source))]
     Resolve {
         /// As it was given.
         reference: String,
@@ -201,5 +201,13 @@ fn of_reference(error: &RefError) -> Kind {
         RefError::Malformed { .. } | RefError::WrongKey { .. } | RefError::Older { .. } => Kind::Corrupt,
         RefError::Store(_) => Kind::Unavailable,
         _ => Kind::Internal,
+    }
+}
+
+/// The reference, where the cause does not name it already.
+fn unsaid(reference: &str, cause: &RefError) -> String {
+    match blobstore::causes(cause).contains(reference) {
+        true => String::new(),
+        false => format!(" {reference}"),
     }
 }

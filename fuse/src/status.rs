@@ -49,11 +49,13 @@ pub(crate) fn mounts(node: &Node) -> Option<Vec<v1::Mounted>> {
     let layers = info::mounts().ok()?.into_iter().filter_map(|m| {
         let id = node.layers.layer_of(&m)?;
         let target = m.target.to_string_lossy().into_owned();
-        Some(v1::Mounted { target, layer: id.to_string(), kind: "layer".to_owned() })
+        Some(v1::Mounted { target, layer: id.to_string(), kind: "layer".to_owned(), ..v1::Mounted::default() })
     });
     let stacks = stack::records(&node.config).into_iter().map(|(_, record)| {
         let target = record.target.to_string_lossy().into_owned();
-        v1::Mounted { target, layer: String::new(), kind: "stack".to_owned() }
+        let layers = record.layers.iter().map(ToString::to_string).collect();
+        let upper = record.upper.map(|upper| upper.to_string_lossy().into_owned()).unwrap_or_default();
+        v1::Mounted { target, layer: String::new(), kind: "stack".to_owned(), layers, upper }
     });
     Some(layers.chain(stacks).collect())
 }

@@ -2,6 +2,7 @@
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -21,6 +22,10 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// A client that does not finish its request in this time is cut off.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What `prometheus_client` writes. Without a Content-Type, Prometheus 3 takes nothing.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const TEXT: &str = "text/plain; charset=utf-8";
 
 /// Serves `http://ADDRESS/metrics` from now on, for as long as the runtime is there. `key` is where the address was configured,
 /// such as `[daemon] metrics`.
@@ -138,18 +143,60 @@ async fn connection(stream: TcpStream, registry: Arc<Registry>) {
     let _ = http.serve_connection(TokioIo::new(stream), service).await;
 }
 
+/// HEAD is answered as GET: hyper leaves the body away.
 fn page(request: &Request<Incoming>, registry: &Registry) -> Response<Full<Bytes>> {
-    let with = |status, text: String| {
+    let with = |status, kind, text: String| {
         let mut response = Response::new(Full::new(Bytes::from(text)));
         *response.status_mut() = status;
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
         response
     };
-    if request.method() != Method::GET || request.uri().path() != "/metrics" {
-        return with(StatusCode::NOT_FOUND, "the metrics are at /metrics\n".to_owned());
+    if !matches!(*request.method(), Method::GET | Method::HEAD) || request.uri().path() != "/metrics" {
+        return with(StatusCode::NOT_FOUND, TEXT, "the metrics are at /metrics\n".to_owned());
     }
     let mut text = String::new();
     match encode(&mut text, registry) {
-        Ok(()) => with(StatusCode::OK, text),
-        Err(e) => with(StatusCode::INTERNAL_SERVER_ERROR, format!("{e}\n")),
+        Ok(()) => with(StatusCode::OK, OPEN_METRICS, text),
+        Err(e) => with(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{e}\n")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    async fn ask(line: &str) -> String {
+        let mut registry = Registry::default();
+        gauge(&mut registry, "things", "How many there are.", || Some(3));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        tokio::spawn(connection(stream, Arc::new(registry)));
+        let request = format!("{line} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n");
+        client.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn the_page_says_that_it_is_open_metrics_and_head_is_the_same_without_it() {
+        let kind = format!("content-type: {OPEN_METRICS}\r\n");
+        let page = ask("GET /metrics").await;
+        assert!(page.starts_with("HTTP/1.1 200 ") && page.contains(&kind), "{page}");
+        assert!(page.ends_with("lamina_things 3\n# EOF\n"), "{page}");
+        let head = ask("HEAD /metrics").await;
+        assert!(head.starts_with("HTTP/1.1 200 ") && head.contains(&kind), "{head}");
+        assert!(head.contains("content-length: ") && head.ends_with("\r\n\r\n"), "{head}");
+    }
+
+    #[tokio::test]
+    async fn what_is_not_there_is_said_as_text() {
+        for line in ["GET /", "POST /metrics"] {
+            let answer = ask(line).await;
+            assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+            assert!(answer.contains("content-type: text/plain; charset=utf-8\r\n"), "{answer}");
+        }
     }
 }

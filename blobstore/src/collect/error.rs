@@ -14,7 +14,10 @@ pub enum Error {
     #[error(transparent)]
     Refs(#[from] refs::Error),
     /// There is nothing to collect from: most likely something is not mounted.
-    #[error("{store}: there is no store (it has no object 'format')")]
+    #[error(
+        "{store}: there is no store (it has no object 'format'): is the name right, and what it lies on mounted? (lamina convert \
+         makes one; --store and [store] url name it)"
+    )]
     NoStore {
         /// URL of the store.
         store: String,

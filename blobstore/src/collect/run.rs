@@ -18,6 +18,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 
+/// How long a directory must have been empty before it is removed. One of an object that is just being written is made again
+/// (`store::file`), but not by writers of before that was so.
+const EMPTY: Duration = Duration::from_secs(3600);
+
 /// How to collect.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -150,6 +154,9 @@ impl Run<'_> {
         let left = leftovers::find(&**self.store, now, self.options.grace, &looked.held).await?;
         report.leftovers = left.len();
         self.delete(sweep, left, |_| {}).await?;
+        for prefix in ["node/", "images/", "tags/"] {
+            self.store.tidy(prefix, now.checked_sub(EMPTY).unwrap_or(SystemTime::UNIX_EPOCH)).await?;
+        }
         Ok(report)
     }
 

@@ -77,6 +77,10 @@ impl Store for Delay {
         self.wait().await.leftovers(before, remove).await
     }
 
+    async fn tidy(&self, prefix: &str, before: SystemTime) -> Result<()> {
+        self.wait().await.tidy(prefix, before).await
+    }
+
     async fn delete(&self, key: &str) -> Result<()> {
         self.wait().await.delete(key).await
     }

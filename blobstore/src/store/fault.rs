@@ -227,6 +227,11 @@ impl Store for Fault {
         self.after(&action, "", self.inner.leftovers(before, remove).await)
     }
 
+    async fn tidy(&self, prefix: &str, before: SystemTime) -> Result<()> {
+        let action = self.before(Op::Delete, prefix, None).await?;
+        self.after(&action, prefix, self.inner.tidy(prefix, before).await)
+    }
+
     async fn delete(&self, key: &str) -> Result<()> {
         let action = self.before(Op::Delete, key, None).await?;
         self.after(&action, key, self.inner.delete(key).await)

@@ -124,6 +124,10 @@ impl Store for Metered {
         self.counts.answered(self.inner.leftovers(before, remove).await)
     }
 
+    async fn tidy(&self, prefix: &str, before: SystemTime) -> Result<()> {
+        self.counts.answered(self.inner.tidy(prefix, before).await)
+    }
+
     async fn delete(&self, key: &str) -> Result<()> {
         self.counts.answered(self.inner.delete(key).await)
     }

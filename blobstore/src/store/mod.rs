@@ -230,6 +230,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(Vec::new())
     }
 
+    /// Takes away what is left of deleted objects whose keys began with `prefix` (as for [`Store::list`]), and has not changed
+    /// since a moment: empty directories.
+    async fn tidy(&self, prefix: &str, before: SystemTime) -> Result<()> {
+        let _ = (prefix, before);
+        Ok(())
+    }
+
     /// Removes an object; one that is not there is no error.
     async fn delete(&self, key: &str) -> Result<()>;
 

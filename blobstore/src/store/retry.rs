@@ -138,6 +138,10 @@ impl Store for Retry {
         self.inner.leftovers(before, remove).await
     }
 
+    async fn tidy(&self, prefix: &str, before: SystemTime) -> Result<()> {
+        self.inner.tidy(prefix, before).await
+    }
+
     async fn delete(&self, key: &str) -> Result<()> {
         tried(|| self.inner.delete(key)).await
     }

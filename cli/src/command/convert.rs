@@ -6,6 +6,7 @@ use crate::args::Convert;
 use crate::environment;
 use crate::failure::Failure;
 use crate::output;
+use crate::progress;
 use crate::registries;
 use blobstore::refs::{ImageName, TagName};
 use blobstore::small_file;
@@ -30,7 +31,7 @@ pub(super) fn run(context: &Context, runtime: &Runtime, arguments: &Convert) -> 
         return Err(Failure::usage(text));
     }
     let mut options = options(context, arguments)?;
-    let (bar, lines) = (output::bar(0, ""), !context.json);
+    let (bar, lines) = (progress::bar("converting"), !context.json);
     let shown = bar.clone();
     options.progress = Some(Arc::new(move |event: &Event<'_>| show(&shown, lines, event)));
     let refs = context.refs()?;
@@ -54,7 +55,7 @@ pub(super) fn run(context: &Context, runtime: &Runtime, arguments: &Convert) -> 
 /// Understood by scripts that are written for what is to come: they get a clear word.
 fn not_yet(arguments: &Convert) -> Result<(), Failure> {
     match arguments.output {
-        Some(_) => Err(Failure::failed("--output is not built yet; the README says what is")),
+        Some(_) => Err(Failure::failed("--output is not built yet (the README lists what is not)")),
         None => Ok(()),
     }
 }
@@ -129,7 +130,7 @@ fn unused_profile(report: &Report, first: &First) -> Option<String> {
 fn show(bar: &ProgressBar, lines: bool, event: &Event<'_>) {
     let begin = |what: String, bytes: u64| {
         bar.reset();
-        bar.set_length(bytes);
+        progress::set_length(bar, bytes);
         bar.set_message(what);
     };
     match event {
@@ -161,23 +162,24 @@ fn line(layer: &LayerReport) {
         }
         LayerReport { shared: true, .. } => "the same as another layer of this source".to_owned(),
         LayerReport { reused: true, .. } => "in the store already".to_owned(),
-        _ => format!(
+        LayerReport { made: None, .. } => "in the store".to_owned(),
+        LayerReport { made: Some(made), .. } => format!(
             "{} entries, {} -> {} in {}, {} shared within, {} repeated from below, {:.1} s",
-            layer.entries,
-            output::bytes(layer.bytes_in.max(layer.bytes_tar)),
+            made.entries,
+            output::bytes(layer.bytes_in.max(made.bytes_tar)),
             output::bytes(layer.bytes_out),
-            output::count(layer.chunks.into(), "chunk"),
-            output::bytes(layer.bytes_deduplicated),
-            output::bytes(layer.bytes_repeated),
-            layer.seconds
+            output::count(made.chunks.into(), "chunk"),
+            output::bytes(made.bytes_deduplicated),
+            output::bytes(made.bytes_repeated),
+            made.seconds
         ),
     };
-    output::line(format!("{from} -> {}: {how}", layer.layer));
+    output::done(format!("{from} -> {}: {how}", layer.layer));
 }
 
 /// One line a layer that was made of several.
 fn collapsed_line(layer: &CollapsedLayer) {
-    output::line(format!(
+    output::done(format!(
         "{} -> {}: {} entries, {} -> {} in {}, {} in chunks that these have, {:.1} s",
         output::count(layer.from.len() as u64, "layer"),
         layer.layer,
@@ -192,10 +194,18 @@ fn collapsed_line(layer: &CollapsedLayer) {
 
 fn total(report: &Report, source: &Source) {
     report.images.iter().filter_map(|i| i.collapsed.as_ref()).flat_map(|c| &c.layers).for_each(collapsed_line);
+    if report.images.iter().any(|i| i.collapsed.as_ref().is_some_and(|c| c.kept == i.layers.len() as u64)) {
+        output::done(
+            "--collapse made nothing: the collapsed stack that the image has already is kept; --again makes it anew",
+        );
+    }
     let layers = || report.images.iter().flat_map(|i| &i.layers);
     let fresh = layers().filter(|l| !l.reused).count();
     let (from, to) = (layers().map(|l| l.bytes_in).sum(), layers().map(|l| l.bytes_out).sum());
-    let names: Vec<&str> = report.name.iter().chain(&report.tag).map(String::as_str).collect();
+    // What is pushed has the registry's name in the store too.
+    let pushed =
+        report.pushed.as_ref().map(|pushed| &pushed.name).filter(|pushed| report.name.as_ref() != Some(pushed));
+    let names: Vec<&str> = report.name.iter().chain(&report.tag).chain(pushed).map(String::as_str).collect();
     let option = match source {
         Source::Tar(_) | Source::Directory(_) => "--tag KIND/NAME:VERSION",
         _ => "--name IMAGE",
@@ -203,14 +213,14 @@ fn total(report: &Report, source: &Source) {
     let named = if names.is_empty() { format!("no name ({option} gives one)") } else { names.join(", ") };
     let stacks = report.images.iter().filter_map(|i| i.collapsed.as_ref()).map(|c| c.stack.len() as u64);
     let collapsed = stacks.reduce(|a, b| a + b).map_or(String::new(), |n| format!(", collapsed to {n}"));
-    output::line(format!(
+    output::done(format!(
         "{named}: {}{collapsed}, {fresh} converted, {} -> {}",
         output::count(layers().count() as u64, "layer"),
         output::bytes(from),
         output::bytes(to)
     ));
     if let Some(pushed) = &report.pushed {
-        output::line(format!(
+        output::done(format!(
             "pushed {}@{}: {} sent in {}, {} mounted, {} there already",
             pushed.name,
             pushed.digest,
@@ -220,7 +230,7 @@ fn total(report: &Report, source: &Source) {
             pushed.present
         ));
         for image in &pushed.images {
-            output::line(format!("with converted layers for {}: {}", image.platform, image.manifest));
+            output::done(format!("with converted layers for {}: {}", image.platform, image.manifest));
         }
     }
 }

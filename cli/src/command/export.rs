@@ -6,6 +6,7 @@ use super::suggest::unresolved;
 use crate::args::Export;
 use crate::failure::Failure;
 use crate::output;
+use crate::progress;
 use blobstore::causes;
 use blobstore::layer::LayerError;
 use blobstore::refs::Name;
@@ -23,10 +24,10 @@ pub(super) fn run(context: &Context, runtime: &Runtime, arguments: &Export) -> R
     let streams = matches!(output, Output::Stream(_));
     let exported = runtime.block_on(interruptible(async |mut stop: Stop| {
         let Some(origin) = stop.or(origin(context, name)).await? else { return Ok(None) };
-        let bar = output::bar(0, "exporting");
+        let bar = progress::bar("exporting");
         let (moving, stopped) = (bar.clone(), noted(stop));
         let told = move |done, total| {
-            moving.set_length(total);
+            progress::set_length(&moving, total);
             moving.set_position(done);
             match stopped.load(Ordering::Relaxed) {
                 false => ControlFlow::Continue(()),
@@ -69,6 +70,12 @@ async fn origin(context: &Context, name: Name) -> Result<Origin, Failure> {
 fn choose_output(context: &Context, arguments: &Export) -> Result<Output, Failure> {
     let path = arguments.output.as_deref().unwrap_or(Path::new("-"));
     let stream = path.as_os_str() == "-";
+    if let (None, Some(program)) = (&arguments.format, compressed(path)) {
+        return Err(Failure::usage(format!(
+            "{}: what is exported is not compressed: {program}; --format erofs, tar or dir writes that under this name",
+            path.display()
+        )));
+    }
     let format = arguments.format.as_deref().unwrap_or(match path.as_os_str().as_encoded_bytes() {
         b"-" => "tar",
         text if text.ends_with(b"/") || path.is_dir() => "dir",
@@ -87,6 +94,23 @@ fn choose_output(context: &Context, arguments: &Export) -> Result<Output, Failur
         (format, true) => Err(Failure::usage(format!("--format {format} needs --output: only a tar is a stream"))),
         ("dir", false) => Ok(Output::Directory(path.to_owned())),
         (_, false) => Ok(Output::Erofs(path.to_owned())),
+    }
+}
+
+/// What a file's name promises that no export is, and how it comes to be.
+fn compressed(path: &Path) -> Option<String> {
+    let name = path.file_name()?.to_str()?.to_ascii_lowercase();
+    let ways = [
+        ("gzip", &[".gz", ".tgz"][..]),
+        ("zstd", &[".zst", ".tzst"]),
+        ("xz", &[".xz", ".txz"]),
+        ("bzip2", &[".bz2", ".tbz", ".tbz2"]),
+    ];
+    let fits = |ends: &&[&str]| ends.iter().any(|end| name.ends_with(end));
+    let way = ways.into_iter().find(|(_, ends)| fits(ends));
+    match way {
+        Some((program, _)) => Some(format!("use --format tar --output - | {program} > {}", path.display())),
+        None => name.ends_with(".zip").then(|| "export a tar or a directory, and zip that".to_owned()),
     }
 }
 
@@ -113,7 +137,7 @@ fn failure(error: Error) -> Failure {
 }
 
 fn report(reference: &str, exported: &Exported) {
-    output::line(format!(
+    output::done(format!(
         "{reference}: {}, {}, {} of contents, {} written",
         output::count(exported.layers, "layer"),
         output::count(exported.names, "name"),

@@ -21,6 +21,7 @@ use crate::output;
 use blobstore::refs::Refs;
 use blobstore::store::{Store, open_with};
 use clap::Parser;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -64,16 +65,26 @@ impl Context {
         match answer {
             Ok(response) => Ok(response.into_inner()),
             Err(status) => match control::unreachable(&status) {
-                Some(why) => Err(Failure::failed(format!(
-                    "no daemon answers at {} ({why}): start laminad (systemctl start laminad, or laminad --config FILE), and \
-                     run me as root",
-                    self.config.socket().display()
-                ))),
+                Some(why) => Err(no_daemon(&self.config.socket(), &why)),
                 None => Err(status.into()),
             },
         }
     }
 }
+
+/// Why, as the system says it: who may not open the socket needs no other daemon.
+fn no_daemon(socket: &Path, why: &str) -> Failure {
+    let denied = std::os::unix::net::UnixStream::connect(socket)
+        .is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied);
+    let socket = socket.display();
+    Failure::failed(match (denied, rustix::process::geteuid().is_root()) {
+        (true, _) => format!("{socket} may not be opened ({why}): run this as root"),
+        (false, true) => format!("no daemon answers at {socket} ({why}): {START}"),
+        (false, false) => format!("no daemon answers at {socket} ({why}): {START}, and run this as root"),
+    })
+}
+
+const START: &str = "start laminad (systemctl start laminad, or laminad --config FILE)";
 
 /// As [`Context::answer`] of what was asked about references: what else may have been meant where one leads nowhere.
 async fn answer_about<T>(
@@ -91,6 +102,9 @@ async fn answer_about<T>(
 /// `lamina`.
 pub fn lamina() -> ExitCode {
     let Lamina { global, command } = Lamina::parse();
+    if global.quiet {
+        output::be_quiet();
+    }
     output::start_logs(match (global.verbose, global.quiet) {
         (true, _) => "debug,h2=info,hyper=info,hyper_util=info,reqwest=info,rustls=info,tower=info,tonic=info",
         (_, true) => "error",
@@ -163,7 +177,7 @@ fn warn_of_unused_store(global: &Global, command: &Command) {
 
 fn other(name: &str) -> Failure {
     match NOT_YET.contains(&name) {
-        true => Failure::failed(format!("'lamina {name}' is not built yet; the README says what is")),
+        true => Failure::failed(format!("'lamina {name}' is not built yet (the README lists what is not)")),
         false => Failure::usage(format!("there is no subcommand '{name}'; see lamina --help")),
     }
 }

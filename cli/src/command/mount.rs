@@ -1,7 +1,7 @@
 //! `lamina mount` and `lamina umount`.
 
 use super::{Context, answer_about};
-use crate::args::{Mount, Umount};
+use crate::args::{MOUNT_USAGE, Mount, Umount};
 use crate::failure::Failure;
 use crate::output;
 use control::v1::{MountRequest, UnmountRequest};
@@ -9,8 +9,13 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 
 pub(super) async fn mount(context: &Context, arguments: &Mount) -> Result<(), Failure> {
-    let Some((target, references)) = arguments.references_and_target.split_last() else {
-        return Err(Failure::usage("a reference and a directory are needed"));
+    let (target, references) = match arguments.references_and_target.split_last() {
+        Some((target, references @ [_, ..])) => (target, references),
+        _ => {
+            return Err(Failure::usage(format!(
+                "what to mount, and the directory to mount it on, are needed: {MOUNT_USAGE}"
+            )));
+        }
     };
     let target = existing(Path::new(target))?;
     let upper = arguments.rw.as_deref().map(make_absolute).transpose()?;
@@ -26,7 +31,7 @@ pub(super) async fn mount(context: &Context, arguments: &Mount) -> Result<(), Fa
         let layers: Vec<_> = reply.layers.iter().map(|l| l.id.clone()).collect();
         return output::json(&json!({"target": target, "layers": layers, "face": reply.face}));
     }
-    output::line(format!(
+    output::done(format!(
         "{} on {}, face {}",
         output::count(reply.layers.len() as u64, "layer"),
         target.display(),
@@ -47,7 +52,10 @@ pub(super) async fn umount(context: &Context, arguments: &Umount) -> Result<(), 
     };
     let reply = context.daemon().unmount(UnmountRequest { target: text(&target)? }).await;
     context.answer(reply)?;
-    Ok(())
+    match context.json {
+        true => output::json(&json!({"unmounted": target})),
+        false => Ok(()),
+    }
 }
 
 fn existing(path: &Path) -> Result<PathBuf, Failure> {

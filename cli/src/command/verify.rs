@@ -5,8 +5,9 @@ use super::suggest::unresolved;
 use crate::args::Verify;
 use crate::failure::Failure;
 use crate::output;
+use crate::progress;
 use crate::registries;
-use blobstore::layer::{Verified, verify_file, verify_object};
+use blobstore::layer::{LayerError, LayerId, Verified, verify_file, verify_object};
 use blobstore::refs::{Name, TagName, layer_key};
 use converter::{Platforms, Source};
 use serde_json::json;
@@ -26,15 +27,27 @@ pub(super) async fn run(context: &Context, arguments: &Verify) -> Result<(), Fai
             Err(error) => return Err(unresolved(&refs, &name, &error).await),
         };
         let layers: Vec<_> = stacks.plain.layers().iter().chain(stacks.collapsed_only()).collect();
-        let bar = output::bar(layers.iter().map(|l| l.size).sum(), "verifying");
+        let bar = progress::bar("verifying");
+        progress::set_length(&bar, layers.iter().map(|l| l.size).sum());
         for layer in layers {
             let done = verify_object(refs.store().as_ref(), &layer_key(&layer.layer), Some(&layer.layer)).await;
-            verified.push(done.map_err(|e| Failure::layer(format!("layer {}", layer.layer), &e))?);
+            verified.push(done.map_err(|e| damaged(&layer.layer, &e))?);
             bar.inc(layer.size);
         }
         bar.finish_and_clear();
     }
     report(context, &arguments.what, &verified)
+}
+
+/// What can be done about a layer whose bytes are wrong.
+fn damaged(layer: &LayerId, error: &LayerError) -> Failure {
+    let failure = Failure::layer(format!("layer {layer}"), error);
+    match error {
+        LayerError::Malformed(_) | LayerError::Corrupt { .. } => {
+            failure.with("; convert what has it again, with --again, which puts a good one in its place")
+        }
+        _ => failure,
+    }
 }
 
 async fn compare(context: &Context, arguments: &Verify) -> Result<(), Failure> {
@@ -55,11 +68,15 @@ async fn compare(context: &Context, arguments: &Verify) -> Result<(), Failure> {
     } else {
         found.differences.iter().for_each(output::line);
         let (layers, bytes) = (output::count(found.layers, "layer"), output::bytes(found.bytes));
-        output::line(format!("{}: {layers}, {bytes}, {} names compared", arguments.what, found.names));
+        let verdict = if found.count == 0 { ", no differences" } else { "" };
+        output::done(format!("{}: {layers}, {bytes}, {} names compared{verdict}", arguments.what, found.names));
     }
     match found.count {
         0 => Ok(()),
-        n => Err(Failure::failed(format!("{}: the store shows {n} differences from the source", arguments.what))),
+        n => {
+            let differences = output::count(n, "difference");
+            Err(Failure::failed(format!("{}: the store shows {differences} from the source", arguments.what)))
+        }
     }
 }
 
@@ -74,9 +91,9 @@ fn report(context: &Context, reference: &str, verified: &[Verified]) -> Result<(
     }
     for v in verified {
         let chunks = output::count(v.chunks.into(), "chunk");
-        output::line(format!("{} {} in {chunks}: right", v.id, output::bytes(v.file_len)));
+        output::done(format!("{} {} in {chunks}: right", v.id, output::bytes(v.file_len)));
     }
     let layers = output::count(verified.len() as u64, "layer");
-    output::line(format!("{reference}: {layers}, {}, every byte right", output::bytes(bytes)));
+    output::done(format!("{reference}: {layers}, {}, every byte right", output::bytes(bytes)));
     Ok(())
 }

@@ -90,6 +90,7 @@ impl Collapser<'_> {
                 done.chains.push(Chain { chain_id, stack: plain.clone(), collapsed: Some(stack.clone()) });
             }
         }
+        done.report.kept = kept as u64;
         done.report.stack = stack.layers().iter().map(|entry| entry.layer.to_string()).collect();
         Ok(done)
     }

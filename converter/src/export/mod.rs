@@ -15,7 +15,7 @@ mod view;
 use crate::below::{self, Below, StoredLayer};
 use crate::contents::{Run, StoredContents};
 use crate::error::{Error, Result};
-use blobstore::layer::read_head_file;
+use blobstore::layer::{LayerError, read_head_file};
 use blobstore::refs::{Stack, StackEntry};
 use blobstore::store::{FileStore, Store};
 use output::{NewDirectory, NewFile};
@@ -130,7 +130,11 @@ async fn load(origin: &Origin) -> Result<Loaded> {
 /// A layer file, as an object of a store that is its directory.
 fn open_file(path: &Path) -> Result<(StoredLayer, erofs::Tree)> {
     let failed = |e: &dyn std::fmt::Display| Error::failed(path.display().to_string(), e.to_string());
-    let head = read_head_file(path).map_err(|e| Error::failed(path.display().to_string(), e))?;
+    let head = read_head_file(path).map_err(|e| match e {
+        // It names the file itself.
+        LayerError::Io { .. } => Error::failed("exporting a layer file", e),
+        e => Error::failed(path.display().to_string(), e),
+    })?;
     let path = std::path::absolute(path).map_err(|e| failed(&e))?;
     let (Some(directory), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
         return Err(failed(&"a name in UTF-8 is needed"));

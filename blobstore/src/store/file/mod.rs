@@ -3,10 +3,11 @@
 //! Reads go through kept descriptors; blocking calls run on tokio's blocking threads. Objects are written under a
 //! temporary name in their own directory, synced, then linked (exclusively) or renamed (replacing), and the directory
 //! is synced: readers see all of an object or nothing, also after a power cut. What a crash leaves behind is a
-//! temporary name, which is never listed. Symbolic links below the root are followed when a key is read, and not
+//! temporary name, which is never listed. A directory goes with the last object in it. Symbolic links below the root are followed when a key is read, and not
 //! listed; the root itself may be one.
 
 pub(super) mod descriptors;
+mod directories;
 mod list;
 mod write;
 
@@ -154,10 +155,18 @@ impl Inner {
         let path = self.path(key);
         self.descriptors.forget(&path);
         match std::fs::remove_file(&path) {
-            Ok(()) => write::sync_directory(path.parent().unwrap_or(&self.root)),
-            Err(error) if gone(&error) => Ok(()),
-            Err(error) => Err(error),
+            Ok(()) => {}
+            Err(error) if gone(&error) => return Ok(()),
+            Err(error) => return Err(error),
         }
+        let parent = path.parent().unwrap_or(&self.root);
+        match directories::sync(parent) {
+            // Whoever deleted what was in it besides has removed it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            synced => synced?,
+        }
+        directories::remove_empty(&self.root, parent);
+        Ok(())
     }
 }
 
@@ -280,6 +289,15 @@ impl Store for FileStore {
     async fn leftovers(&self, before: SystemTime, remove: bool) -> Result<Vec<Listed>> {
         self.spawn("", move |inner, key| {
             list::leftovers(&inner.root, before, remove).map_err(|error| inner.error(key, error))
+        })
+        .await
+    }
+
+    async fn tidy(&self, prefix: &str, before: SystemTime) -> Result<()> {
+        check_prefix(&self.inner.url, prefix)?;
+        self.spawn(prefix, move |inner, prefix| {
+            let removed = directories::remove_all_empty(&inner.root, prefix, before);
+            removed.map_err(|error| inner.error(prefix, error))
         })
         .await
     }

@@ -1,5 +1,6 @@
 //! Whole objects written durably: temporary name, sync, link or rename, sync of the directory.
 
+use super::directories;
 use crate::store::TEMPORARY;
 use rustix::fs::{Access, AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, accessat, futimens, lgetxattr};
 use std::fs::{self, File, Permissions};
@@ -47,30 +48,38 @@ impl Drop for Waiting {
 pub(super) fn create<R: Read>(root: &Path, path: &Path, body: &mut R, wanted: &Wanted) -> io::Result<()> {
     // Told before a large body is copied; the link below decides.
     is_free(path)?;
-    let parent = make_parents(root, path)?;
-    write_temporary(parent, body, wanted)?.persist_noclobber(path)?;
-    sync_directory(parent)
+    let (directory, file) = directories::within(root, path, temporary)?;
+    fill(file, body, wanted)?.persist_noclobber(path)?;
+    directory.sync_all()
 }
 
 /// Gives `file`, which is open as `source`, the name `path` below `root` too, as if it had been written now, or copies it
 /// where that cannot be or would leave it with other permissions than a copy; else as [`create`].
 pub(super) fn adopt(root: &Path, path: &Path, file: &Path, source: &File, wanted: &Wanted) -> io::Result<()> {
     is_free(path)?;
-    let parent = make_parents(root, path)?;
+    match directories::within(root, path, |parent| link(parent, path, file, source)) {
+        Ok((directory, true)) => directory.sync_all(),
+        Ok((_, false)) => create(root, path, &mut &*source, wanted),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether `file` has the name `path` in `parent` now; not where a copy is to have it.
+fn link(parent: &Path, path: &Path, file: &Path, source: &File) -> io::Result<bool> {
     // A link to a link would be one to what others can change.
     let regular = file.symlink_metadata()?.is_file() && source.metadata()?.dev() == parent.metadata()?.dev();
     if !regular || gives_permissions(parent, source)? {
-        return create(root, path, &mut &*source, wanted);
+        return Ok(false);
     }
     // What a collector goes by is when the object came into the store.
     let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
     futimens(source, &Timestamps { last_access: now, last_modification: now })?;
     source.sync_all()?;
     match fs::hard_link(file, path) {
-        Ok(()) => sync_directory(parent),
+        Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
         // Another mount of the device, a file system without links, a rule against them: whatever it is, a copy will tell.
-        Err(_) => create(root, path, &mut &*source, wanted),
+        Err(_) => Ok(false),
     }
 }
 
@@ -94,14 +103,9 @@ fn gives_permissions(directory: &Path, file: &File) -> io::Result<bool> {
 
 /// Writes `body` to `path` below `root`, in place of what is there.
 pub(super) fn replace<R: Read>(root: &Path, path: &Path, body: &mut R, wanted: &Wanted) -> io::Result<()> {
-    let parent = make_parents(root, path)?;
-    write_temporary(parent, body, wanted)?.persist(path)?;
-    sync_directory(parent)
-}
-
-/// Makes the names in `directory` durable.
-pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
-    File::open(directory)?.sync_all()
+    let (directory, file) = directories::within(root, path, temporary)?;
+    fill(file, body, wanted)?.persist(path)?;
+    directory.sync_all()
 }
 
 /// That a new name could be made in `root`, or in what `root` would be made in. Nothing is made: what the system would say is
@@ -116,31 +120,16 @@ pub(super) fn check_writable(root: &Path) -> io::Result<()> {
     accessat(CWD, there, wanted, AtFlags::EACCESS).map_err(|error| named(error.into()))
 }
 
-fn write_temporary<R: Read>(directory: &Path, body: &mut R, wanted: &Wanted) -> io::Result<NamedTempFile> {
+fn temporary(directory: &Path) -> io::Result<NamedTempFile> {
     // 0666 less the umask, like any new file: a store is read by other users than its writer.
-    let mut file =
-        tempfile::Builder::new().prefix(TEMPORARY).permissions(Permissions::from_mode(0o666)).tempfile_in(directory)?;
+    tempfile::Builder::new().prefix(TEMPORARY).permissions(Permissions::from_mode(0o666)).tempfile_in(directory)
+}
+
+fn fill<R: Read>(mut file: NamedTempFile, body: &mut R, wanted: &Wanted) -> io::Result<NamedTempFile> {
     while io::copy(&mut body.by_ref().take(PIECE), file.as_file_mut())? > 0 {
         wanted.check()?;
     }
     file.as_file().sync_all()?;
     wanted.check()?;
     Ok(file)
-}
-
-/// Makes the directories above `path` that are missing, each durable in its own parent.
-fn make_parents<'a>(root: &Path, path: &'a Path) -> io::Result<&'a Path> {
-    let parent = path.parent().unwrap_or(path);
-    if parent.is_dir() {
-        return Ok(parent);
-    }
-    let missing: Vec<&Path> = parent.ancestors().take_while(|above| !above.is_dir()).collect();
-    for directory in missing.into_iter().rev() {
-        match fs::create_dir(directory) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            // Also where another writer has just made it: its name must be durable before ours says so.
-            _ => sync_directory(directory.parent().unwrap_or(root))?,
-        }
-    }
-    Ok(parent)
 }

@@ -133,6 +133,10 @@ impl Store for ThreeFsStore {
         self.files.leftovers(before, remove).await
     }
 
+    async fn tidy(&self, prefix: &str, before: SystemTime) -> Result<()> {
+        self.files.tidy(prefix, before).await
+    }
+
     async fn delete(&self, key: &str) -> Result<()> {
         self.files.delete(key).await
     }

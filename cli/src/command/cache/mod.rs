@@ -33,7 +33,7 @@ async fn unpin(context: &Context, reference: &str) -> Result<(), Failure> {
         0 => String::new(),
         n => format!("; {} pinned under other names", stay(n)),
     };
-    output::line(format!("{} no longer pinned{kept}", output::count(reply.layers, "layer")));
+    output::done(format!("{} no longer pinned{kept}", output::count(reply.layers, "layer")));
     Ok(())
 }
 
@@ -54,7 +54,7 @@ async fn evict(context: &Context, reference: &str) -> Result<(), Failure> {
         0 => String::new(),
         n => format!("; {} pinned and stay", output::count(n, "chunk")),
     };
-    output::line(format!(
+    output::done(format!(
         "{} ({}) and {} of {} dropped{pinned}",
         output::count(reply.chunks, "chunk"),
         output::bytes(reply.bytes),
@@ -73,7 +73,7 @@ async fn collect(context: &Context) -> Result<(), Failure> {
             "file_bytes": reply.file_bytes, "bytes": reply.bytes, "limit": reply.limit, "trouble": reply.trouble,
         }));
     }
-    output::line(format!(
+    output::done(format!(
         "freed {} of chunks, {} ({}), {} that belonged to nothing ({}); {} of {} used",
         output::bytes(reply.chunk_bytes),
         output::count(reply.heads, "head"),

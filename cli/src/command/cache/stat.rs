@@ -75,7 +75,10 @@ fn print(s: &CacheStatReply) {
     let hits = hit_ratio(s).map_or(String::new(), |ratio| format!("; {:.1} % without the store", 100.0 * ratio));
     output::line(format!("read      {memory} from memory, {cache} from the cache, {store} from the store{hits}"));
     let fetched = output::bytes(s.fetched_bytes);
-    output::line(format!("fetched   {fetched} in {} requests, compressed, with what came ahead of reads", s.fetches));
+    output::line(format!(
+        "fetched   {fetched} in {}, compressed, with what came ahead of reads",
+        output::count(s.fetches, "request")
+    ));
     let [evicted, let_go, carried] = [s.evicted_bytes, s.let_go_bytes, s.carried_bytes].map(output::bytes);
     output::line(format!(
         "evicted   {evicted} to make room, {let_go} by lamina cache evict; {carried} written again to stay"

@@ -3,6 +3,7 @@
 use crate::command::{Context, answer_about};
 use crate::failure::Failure;
 use crate::output;
+use crate::progress;
 use control::v1::{CachePinRequest, CacheProgress, CacheVerified, CacheVerifyRequest, CacheWarmRequest, CacheWarmed};
 use serde_json::json;
 use tonic::{Response, Status, Streaming};
@@ -41,7 +42,7 @@ async fn follow(
     stream: Result<Response<Streaming<CacheProgress>>, Status>,
 ) -> Result<CacheProgress, Failure> {
     let mut stream = answer_about(context, references, stream).await?;
-    let bar = output::bar(0, what);
+    let bar = progress::bar(what);
     let mut last = CacheProgress::default();
     let end = loop {
         match stream.message().await {
@@ -50,7 +51,7 @@ async fn follow(
             Err(status) if control::unreachable(&status).is_some() => break Err(no_result()),
             Err(status) => break answer_about(context, references, Err(status)).await,
         }
-        bar.set_length(last.total.max(last.done));
+        progress::set_length(&bar, last.total.max(last.done));
         bar.set_position(last.done);
     };
     bar.finish_and_clear();
@@ -69,7 +70,7 @@ fn say_warmed(context: &Context, what: &str, w: &CacheWarmed, profile: bool) -> 
         return output::json(&report);
     }
     let profiled = if profile { format!(", {} of them with a profile", w.profiled) } else { String::new() };
-    output::line(format!(
+    output::done(format!(
         "{}: {}{profiled}, {} ({}) {what}, {} fetched for it",
         w.reference,
         output::count(w.layers, "layer"),
@@ -88,7 +89,7 @@ fn say_verified(context: &Context, v: &CacheVerified) -> Result<(), Failure> {
             "unmended": v.unmended,
         }));
     }
-    output::line(format!(
+    output::done(format!(
         "{} ({}) and {} right",
         output::count(v.chunks, "chunk"),
         output::bytes(v.bytes),

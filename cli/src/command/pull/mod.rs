@@ -14,7 +14,7 @@ use crate::args::Pull;
 use crate::failure::Failure;
 use crate::output;
 use ::containerd::types::Descriptor;
-use blobstore::refs::{Digest, ImageName, ManifestDoc, Name, Refs};
+use blobstore::refs::{Digest, ImageName, ManifestDoc, Name, Refs, TagKind, TagName};
 use converter::media_type;
 use serde::Deserialize;
 use serde_json::json;
@@ -40,8 +40,7 @@ struct Plan {
 }
 
 pub(super) async fn run(context: &Context, arguments: &Pull) -> Result<(), Failure> {
-    let name: ImageName =
-        arguments.image.trim_start_matches("image:").parse().map_err(|e| Failure::usage(format!("{e}")))?;
+    let name = image_name(&arguments.image)?;
     let refs = context.refs()?;
     let pulled = interruptible(async |mut stop: Stop| {
         let Some(plan) = stop.or(plan(&refs, &name, &arguments.snapshotter)).await? else { return Ok(None) };
@@ -52,6 +51,35 @@ pub(super) async fn run(context: &Context, arguments: &Pull) -> Result<(), Failu
         done.and_then(|done| closed.map(|()| done.map(|()| plan)))
     });
     report(context, &pulled.await?)
+}
+
+/// Names of images, whose short forms may look like a tag's: those are the store's, and containerd knows none of them.
+fn image_name(text: &str) -> Result<ImageName, Failure> {
+    match text.parse::<Name>() {
+        Ok(Name::Image(name)) => Ok(name),
+        Ok(Name::Tag(tag)) => Err(Failure::usage(format!(
+            "{tag} is a tag, and lamina pull takes images (for an image of that name: image:{tag}). lamina mount {tag} DIR mounts \
+             it{}",
+            label_of(&tag)
+        ))),
+        Ok(_) => Err(Failure::usage(format!(
+            "{text} is no image's name, and lamina pull takes images: lamina store ls lists them; lamina mount mounts anything else"
+        ))),
+        Err(error) => Err(Failure::usage(error.to_string())),
+    }
+}
+
+/// How a tag comes above a container's image, where its kind does.
+fn label_of(tag: &TagName) -> String {
+    let label = match tag.kind {
+        TagKind::Base => return String::new(),
+        TagKind::Workspace => "workspace",
+        TagKind::Toolkit => "toolkits",
+    };
+    format!(
+        "; above a container's image it comes by a label on the container's snapshot, \
+         containerd.io/snapshot/lamina.{label}={tag} (see the README)"
+    )
 }
 
 async fn plan(refs: &Refs, name: &ImageName, snapshotter: &str) -> Result<Plan, Failure> {
@@ -132,7 +160,7 @@ fn report(context: &Context, plan: &Plan) -> Result<(), Failure> {
             "chains": plan.manifest.chains.len(), "layers": layers, "layer_bytes": bytes,
         }));
     }
-    output::line(format!(
+    output::done(format!(
         "{}: {} of {}, only their metadata fetched yet",
         plan.name,
         output::count(layers as u64, "lazy layer"),

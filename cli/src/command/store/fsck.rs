@@ -4,15 +4,16 @@ use super::super::Context;
 use crate::args::StoreFsck;
 use crate::failure::Failure;
 use crate::output;
+use crate::progress;
 use blobstore::fsck::{Kind, Options, Report, check};
 use serde_json::json;
 
 pub(super) async fn run(context: &Context, arguments: &StoreFsck) -> Result<(), Failure> {
     let refs = context.refs()?;
     let options = Options { deep: arguments.deep, repair: arguments.repair };
-    let bar = output::bar(0, "looking at layers");
+    let bar = progress::bar("looking at layers");
     let told = |done: u64, of: u64| {
-        bar.set_length(of);
+        progress::set_length(&bar, of);
         bar.set_position(done);
     };
     let report = check(&refs, options, &told).await;
@@ -20,7 +21,7 @@ pub(super) async fn run(context: &Context, arguments: &StoreFsck) -> Result<(), 
     let report = report.map_err(|e| Failure::failed(blobstore::causes(&e)))?;
     match context.json {
         true => output::json(&as_json(&report))?,
-        false => print(&report),
+        false => print(&report, arguments),
     }
     match report.faults() {
         0 => Ok(()),
@@ -44,7 +45,7 @@ fn as_json(report: &Report) -> serde_json::Value {
     })
 }
 
-fn print(report: &Report) {
+fn print(report: &Report, arguments: &StoreFsck) {
     for finding in &report.findings {
         let kind = match (finding.kind, finding.repaired) {
             (Kind::Fault, false) => "FAULT",
@@ -52,11 +53,19 @@ fn print(report: &Report) {
             (Kind::Note, false) => "note",
             (Kind::Note, true) => "removed",
         };
-        output::line(format!("{kind}  {}: {}", finding.key, finding.what));
+        let text = format!("{kind}  {}: {}", finding.key, finding.what);
+        match finding.kind {
+            Kind::Fault => output::line(text),
+            Kind::Note => output::done(text),
+        }
     }
     let layers = output::count(report.layers.objects, "layer");
     let bytes = output::bytes(report.layers.bytes);
     let (names, references) = (output::count(report.names, "name"), output::count(report.references, "reference"));
     let documents = output::count(report.documents, "document");
-    output::line(format!("{layers}, {bytes}; {names}, {documents}, {references} looked at"));
+    output::done(format!("{layers}, {bytes}; {names}, {documents}, {references} looked at"));
+    if report.faults() == 0 {
+        let unread = if arguments.deep { "" } else { "; contents not read: --deep reads them" };
+        output::done(format!("nothing wrong{unread}"));
+    }
 }

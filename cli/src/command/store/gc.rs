@@ -5,6 +5,7 @@ use super::super::interrupt::{Stop, interruptible};
 use crate::args::StoreGc;
 use crate::failure::Failure;
 use crate::output;
+use crate::progress;
 use blobstore::collect::{Error, Fate, Options, Report, Step, Sum, collect};
 use serde_json::json;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -16,7 +17,7 @@ pub(super) async fn run(context: &Context, arguments: &StoreGc) -> Result<(), Fa
     let (tell, told_to_end) = watch::channel(false);
     let mut options = Options::new(delete, grace, settle);
     options.stop = Some(told_to_end);
-    let progress = output::steps();
+    let progress = progress::steps();
     let told = |step: Step| match step {
         Step::Reading => progress.set_message("reading what is needed"),
         Step::Marking => progress.set_message("marking"),
@@ -96,6 +97,8 @@ fn word(fate: Fate) -> &'static str {
 }
 
 fn print(report: &Report, arguments: &StoreGc) {
+    // What would be done is what was asked for; what was done is not.
+    let say = |text: String| if arguments.delete { output::done(text) } else { output::line(text) };
     let would = if arguments.delete { "" } else { "would be " };
     for object in report.unneeded.iter().filter(|object| object.key.starts_with("layers/")) {
         let id = object.key.rsplit('/').next().unwrap_or_default();
@@ -104,7 +107,7 @@ fn print(report: &Report, arguments: &StoreGc) {
             Fate::Waiting => waits(object.since, arguments.grace),
             Fate::Spared => "spared: somebody has begun to use it".to_owned(),
         };
-        output::line(format!("layer:{id}  {}  {what}", output::bytes(object.size)));
+        say(format!("layer:{id}  {}  {what}", output::bytes(object.size)));
     }
     let names = format!(
         "{}, {}, {}",
@@ -113,7 +116,7 @@ fn print(report: &Report, arguments: &StoreGc) {
         output::count(report.leases as u64, "lease")
     );
     let needed = output::count(report.needed.objects, "layer");
-    output::line(format!("{names} need {needed}, {}", output::bytes(report.needed.bytes)));
+    say(format!("{names} need {needed}, {}", output::bytes(report.needed.bytes)));
     for (fate, what) in [
         (Fate::Marked, format!("{would}marked: nothing needs them; they go after the grace")),
         (Fate::Waiting, "waiting for the end of their grace".to_owned()),
@@ -122,19 +125,16 @@ fn print(report: &Report, arguments: &StoreGc) {
     ] {
         let sum = report.sum(fate);
         if sum.objects > 0 {
-            output::line(format!("{}, {} {what}", output::count(sum.objects, "object"), output::bytes(sum.bytes)));
+            say(format!("{}, {} {what}", output::count(sum.objects, "object"), output::bytes(sum.bytes)));
         }
     }
     let small = report.references + report.leftovers;
     if small > 0 {
-        output::line(format!(
-            "{} to what is gone or has moved {would}removed",
-            output::count(small as u64, "reference")
-        ));
+        say(format!("{} to what is gone or has moved {would}removed", output::count(small as u64, "reference")));
     }
     let anything = !report.unneeded.is_empty() || small > 0;
     if anything && !arguments.delete {
-        output::line("nothing was changed: --delete does it");
+        say("nothing was changed: --delete does it".to_owned());
     }
 }
 

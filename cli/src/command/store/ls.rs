@@ -5,12 +5,13 @@ use crate::args::StoreLs;
 use crate::failure::Failure;
 use crate::output;
 use blobstore::refs::{ImageName, ManifestDoc, Name, Refs, Stack, TagName, layer_of};
+use converter::media_type::LAYER_EROFS;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 pub(super) async fn run(context: &Context, arguments: &StoreLs) -> Result<(), Failure> {
     let refs = context.refs()?;
-    let wanted = |name: &str| arguments.prefix.as_deref().is_none_or(|prefix| name.starts_with(prefix));
+    let wanted = |name: &str| arguments.prefix.as_deref().is_none_or(|prefix| begins(name, prefix));
     if arguments.revoked {
         return super::revoke::list(context, &refs, wanted).await;
     }
@@ -33,6 +34,13 @@ pub(super) async fn run(context: &Context, arguments: &StoreLs) -> Result<(), Fa
     images.into_iter().for_each(|name| output::line(Name::Image(name)));
     tags.into_iter().for_each(|name| output::line(Name::Tag(name)));
     Ok(())
+}
+
+/// Whether a name begins so, with its kind or without.
+fn begins(name: &str, prefix: &str) -> bool {
+    let without = name.split_once(':').map_or(name, |(_, rest)| rest);
+    let short = without.strip_prefix("docker.io/library/").filter(|_| name.starts_with("image:"));
+    name.starts_with(prefix) || without.starts_with(prefix) || short.is_some_and(|short| short.starts_with(prefix))
 }
 
 async fn layers(context: &Context, refs: &Refs, wanted: impl Fn(&str) -> bool) -> Result<(), Failure> {
@@ -62,7 +70,10 @@ async fn long(context: &Context, refs: &Refs, images: Vec<ImageName>, tags: Vec<
             None => Vec::new(),
         };
         let digest = digest.map(|digest| digest.to_string()).unwrap_or_default();
-        let platforms: Vec<Value> = manifests.iter().map(platform).collect();
+        let mut platforms = Vec::new();
+        for manifest in &manifests {
+            platforms.push(platform(manifest, ours(refs, manifest).await?));
+        }
         if context.json {
             listed_images.push(json!({"name": name.to_string(), "digest": digest, "platforms": platforms}));
             continue;
@@ -70,7 +81,13 @@ async fn long(context: &Context, refs: &Refs, images: Vec<ImageName>, tags: Vec<
         let mut line = format!("{}  {digest}", Name::Image(name));
         for manifest in &manifests {
             let stack = manifest.stack().cloned().unwrap_or_default();
-            line += &format!("  {}: {}", manifest.platform, sum(&stack));
+            let twice = manifests.iter().filter(|other| other.platform == manifest.platform).count() > 1;
+            let whose = match twice && ours(refs, manifest).await? {
+                true => " (converted layers)",
+                false if twice => " (original)",
+                false => "",
+            };
+            line += &format!("  {}{whose}: {}", manifest.platform, sum(&stack));
         }
         output::line(if manifests.is_empty() { line + "  not converted" } else { line });
     }
@@ -89,12 +106,20 @@ async fn long(context: &Context, refs: &Refs, images: Vec<ImageName>, tags: Vec<
     }
 }
 
-fn platform(manifest: &ManifestDoc) -> Value {
+/// Whether the manifest is one that a push made beside the original, of converted layers.
+async fn ours(refs: &Refs, manifest: &ManifestDoc) -> Result<bool, Failure> {
+    let blob = refs.blob(&manifest.digest).await.map_err(failed)?;
+    let document = blob.and_then(|blob| serde_json::from_slice::<Value>(&blob).ok()).unwrap_or_default();
+    let layers = document["layers"].as_array().map_or(&[][..], Vec::as_slice);
+    Ok(layers.iter().any(|layer| layer["mediaType"] == LAYER_EROFS))
+}
+
+fn platform(manifest: &ManifestDoc, ours: bool) -> Value {
     let stack = manifest.stack().cloned().unwrap_or_default();
     let collapsed = manifest.stacks().and_then(|stacks| stacks.collapsed).map(|stack| stack.len());
     json!({
         "platform": manifest.platform.to_string(), "manifest": manifest.digest.to_string(), "layers": stack.len(),
-        "bytes": bytes(&stack), "collapsed_layers": collapsed,
+        "bytes": bytes(&stack), "collapsed_layers": collapsed, "converted_layers": ours,
     })
 }
 
@@ -109,4 +134,23 @@ fn sum(stack: &Stack) -> String {
 
 fn failed(error: blobstore::refs::Error) -> Failure {
     Failure::because("cannot list", &error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::begins;
+
+    #[test]
+    fn a_prefix_is_of_the_long_form_or_of_the_forms_that_other_commands_take() {
+        for prefix in ["tag:toolkit/", "toolkit", "toolkit/t", "toolkit/tools:1"] {
+            assert!(begins("tag:toolkit/tools:1", prefix), "{prefix}");
+        }
+        for prefix in ["image:docker.io/", "docker.io", "alp", "alpine:3"] {
+            assert!(begins("image:docker.io/library/alpine:3", prefix), "{prefix}");
+        }
+        for prefix in ["tools", "image:toolkit", "library"] {
+            assert!(!begins("tag:toolkit/tools:1", prefix), "{prefix}");
+        }
+        assert!(begins("layer:0123", "01"));
+    }
 }

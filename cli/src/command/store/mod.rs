@@ -25,7 +25,7 @@ pub(super) async fn run(context: &Context, command: &StoreCommand) -> Result<(),
         StoreCommand::Gc(arguments) => gc::run(context, arguments).await,
         StoreCommand::Fsck(arguments) => fsck::run(context, arguments).await,
         StoreCommand::Other(words) => match words.first().map_or("", String::as_str) {
-            "sign" => Err(Failure::failed("'lamina store sign' is not built yet; the README says what is")),
+            "sign" => Err(Failure::failed("'lamina store sign' is not built yet (the README lists what is not)")),
             name => Err(Failure::usage(format!(
                 "there is no 'lamina store {name}'; there are: lamina store ls, du, rm, revoke, unrevoke, gc, fsck"
             ))),

@@ -31,8 +31,8 @@ pub(super) async fn revoke(context: &Context, arguments: &StoreRevoke) -> Result
         let names: Vec<String> = named.iter().map(ToString::to_string).collect();
         return output::json(&json!({"revoked": layer.to_string(), "names": names}));
     }
-    output::line(format!("layer {layer} is revoked: it gets no new mount; what is mounted stays"));
-    named.iter().for_each(|name| output::line(format!("{name} has it, and counts as not converted now")));
+    output::done(format!("layer {layer} is revoked: it gets no new mount; what is mounted stays"));
+    named.iter().for_each(|name| output::done(format!("{name} has it, and counts as not converted now")));
     Ok(())
 }
 
@@ -63,7 +63,7 @@ pub(super) async fn unrevoke(context: &Context, arguments: &StoreUnrevoke) -> Re
     if context.json {
         return output::json(&json!({"unrevoked": layer.to_string()}));
     }
-    output::line(format!("layer {layer} is no longer revoked: nodes mount it again, within seconds"));
+    output::done(format!("layer {layer} is no longer revoked: nodes mount it again, within seconds"));
     Ok(())
 }
 

@@ -47,8 +47,8 @@ pub(super) async fn rm(context: &Context, arguments: &StoreRm) -> Result<(), Fai
         let removed: Vec<String> = names.iter().map(ToString::to_string).collect();
         return output::json(&json!({ "removed": removed }));
     }
-    names.iter().for_each(|name| output::line(format!("{name} removed")));
-    output::line("what only these needed goes with lamina store gc --delete, after its grace");
+    names.iter().for_each(|name| output::done(format!("{name} removed")));
+    output::done("what only these needed goes with lamina store gc --delete, after its grace");
     Ok(())
 }
 

@@ -1,5 +1,11 @@
 //! `lamina inspect`: what a reference stands for, from the layers' heads alone; both its stacks, where it has two.
+//!
+//! * `about`: what is said of an image. * `tree`: the entries of a layer.
 
+mod about;
+mod tree;
+
+use self::about::About;
 use super::Context;
 use super::suggest::unresolved;
 use crate::args::Inspect;
@@ -17,6 +23,10 @@ pub(super) async fn run(context: &Context, arguments: &Inspect) -> Result<(), Fa
         Name::File(path) => (vec![of_file(path)?], None),
         _ => of_stacks(&context.refs()?, &name).await?,
     };
+    let about = match &name {
+        Name::Image(_) | Name::Digest(_) if !arguments.profile => About::of(&context.refs()?, &name).await?,
+        _ => None,
+    };
     if arguments.profile {
         return started(context, &name, collapsed.as_deref().unwrap_or(&heads)).await;
     }
@@ -26,7 +36,16 @@ pub(super) async fn run(context: &Context, arguments: &Inspect) -> Result<(), Fa
         if let Some(heads) = &collapsed {
             value["collapsed"] = list(heads)?.into();
         }
+        value["name"] = name.to_string().into();
+        value["bytes"] = bytes(&heads).into();
+        if let Some(about) = &about {
+            about.add_to(&mut value);
+        }
         return output::json(&value);
+    }
+    output::line(format!("{name}: {}, {}", output::count(heads.len() as u64, "layer"), output::bytes(bytes(&heads))));
+    if let Some(about) = &about {
+        about.print();
     }
     for head in &heads {
         print(head, arguments)?;
@@ -64,6 +83,11 @@ async fn started(context: &Context, name: &Name, heads: &[Head]) -> Result<(), F
             Ok(())
         }
     }
+}
+
+/// Of all layer files: none is in a stack twice.
+fn bytes(heads: &[Head]) -> u64 {
+    heads.iter().map(|head| head.index.file_len()).sum()
 }
 
 fn of_file(path: &Path) -> Result<Head, Failure> {
@@ -111,7 +135,7 @@ fn as_json(head: &Head, arguments: &Inspect) -> Result<serde_json::Value, Failur
         value["chunk_table"] = chunks.collect();
     }
     if arguments.tree {
-        value["tree"] = tree(head)?.lines().collect();
+        value["tree"] = tree::json(head)?.into();
     }
     Ok(value)
 }
@@ -139,21 +163,9 @@ fn print(head: &Head, arguments: &Inspect) -> Result<(), Failure> {
         }
     }
     if arguments.tree {
-        output::line(tree(head)?.trim_end());
+        output::line(tree::text(head)?.trim_end());
     }
     Ok(())
-}
-
-fn tree(head: &Head) -> Result<String, Failure> {
-    let (image_blocks, first_data_block) = (head.index.image_blocks(), head.index.first_data_block());
-    let checked = erofs::check(&head.metadata, &erofs::Expect { image_blocks, first_data_block });
-    let checked = checked.map_err(|e| Failure::refused(format!("layer {}: {e}", head.index.id())))?;
-    let mut text = String::new();
-    match erofs::dump(checked.image(), &mut text) {
-        Ok(Ok(())) => Ok(text),
-        Ok(Err(e)) => Err(Failure::refused(format!("layer {}: {e}", head.index.id()))),
-        Err(e) => Err(Failure::because("writing the listing", &e)),
-    }
 }
 
 fn flags(head: &Head) -> Vec<&'static str> {
