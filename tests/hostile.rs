@@ -343,8 +343,9 @@ fn an_image_of_many_small_layers_over_a_deep_directory_does_not_fill_disk_or_mem
         manifest["platform"] = serde_json::json!({"os": "linux", "architecture": architecture});
         manifests.push(manifest);
     }
-    fs::write(few.join("index.json"), serde_json::json!({"schemaVersion": 2, "manifests": manifests}).to_string())
-        .unwrap();
+    let index = serde_json::json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests}).to_string();
+    let top = blob(&few, INDEX, index.as_bytes());
+    fs::write(few.join("index.json"), format!("{{\"schemaVersion\":2,\"manifests\":[{top}]}}")).unwrap();
     let output = place.convert_with(&["--platform", "all"], &source, &place.path("work"));
     place.is_refused(&output, &source, &["layer sha256:", "take too much from the trees below them"]);
 }
