@@ -122,9 +122,11 @@ impl Model {
         self.paths.child(directory, name)
     }
 
-    /// What stands at a path.
-    fn inode(&self, path: PathId) -> Option<&Inode> {
-        self.paths.get(path).map(|name| self.at(name.inode))
+    /// What stands at a path from the root, without a slash in front.
+    pub fn inode(&self, path: &[u8]) -> Option<&Inode> {
+        let mut names = path.split(|&b| b == b'/').filter(|name| !name.is_empty());
+        let name = self.paths.get(names.try_fold(PathId::ROOT, |at, name| self.paths.find(at, name))?)?;
+        Some(self.at(name.inode))
     }
 
     fn at(&self, inode: InodeId) -> &Inode {
@@ -132,7 +134,7 @@ impl Model {
     }
 
     fn kind(&self, path: PathId) -> Option<&Kind> {
-        self.inode(path).map(|inode| &inode.kind)
+        self.paths.get(path).map(|name| &self.at(name.inode).kind)
     }
 
     fn is_directory(&self, path: PathId) -> bool {
