@@ -4,6 +4,7 @@
 use blobstore::store::{FileStore, Store, StoreError, conformance, open};
 use bytes::Bytes;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn store() -> (tempfile::TempDir, FileStore) {
     let dir = tempfile::tempdir().unwrap();
@@ -184,21 +185,6 @@ async fn an_upload_whose_caller_goes_away_is_given_up_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_directory_goes_with_its_last_object_and_the_layout_stays() {
-    let (dir, store) = store();
-    let root = dir.path().join("not/yet/there");
-    for key in ["node/leases/convert-a/work", "node/leases/convert-a/work-1", "images/docker.io/library/app/1"] {
-        store.create(key, Bytes::from_static(b"x")).await.unwrap();
-    }
-    store.delete("node/leases/convert-a/work").await.unwrap();
-    assert!(root.join("node/leases/convert-a").is_dir());
-    store.delete("node/leases/convert-a/work-1").await.unwrap();
-    store.delete("images/docker.io/library/app/1").await.unwrap();
-    let names = |path: &str| std::fs::read_dir(root.join(path)).unwrap().count();
-    assert_eq!((names("node/leases"), names("images/docker.io")), (0, 0));
-}
-
-#[tokio::test]
 async fn directories_that_were_left_empty_are_tidied_away_once_they_are_old() {
     let (dir, store) = store();
     let root = dir.path().join("not/yet/there");
@@ -222,24 +208,37 @@ fn writers_make_a_directory_again_that_vanishes_under_them() {
     let local = dir.path().join("local");
     std::fs::write(&local, b"x").unwrap();
     let (store, local) = (&store, &local);
+    let (stop, later) = (AtomicBool::new(false), std::time::SystemTime::now() + std::time::Duration::from_secs(3600));
+    let runtime = || tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let tidy = || runtime().block_on(store.tidy("node/", later)).unwrap();
     std::thread::scope(|scope| {
-        for writer in 0..8 {
-            scope.spawn(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-                runtime.block_on(async {
-                    for n in 0..100 {
-                        let key = format!("node/leases/deep/er/{writer}-{n}");
-                        match n % 3 {
-                            0 => store.create(&key, Bytes::from_static(b"x")).await.unwrap(),
-                            1 => store.put(&key, Bytes::from_static(b"x")).await.unwrap(),
-                            _ => store.adopt(&key, local).await.unwrap(),
+        let writers: Vec<_> = (0..4)
+            .map(|writer| {
+                scope.spawn(move || {
+                    runtime().block_on(async {
+                        for n in 0..100 {
+                            let key = format!("node/leases/deep/er/{writer}-{n}");
+                            match n % 3 {
+                                0 => store.create(&key, Bytes::from_static(b"x")).await.unwrap(),
+                                1 => store.put(&key, Bytes::from_static(b"x")).await.unwrap(),
+                                _ => store.adopt(&key, local).await.unwrap(),
+                            }
+                            assert_eq!(store.get(&key).await.unwrap(), &b"x"[..]);
+                            store.delete(&key).await.unwrap();
                         }
-                        assert_eq!(store.get(&key).await.unwrap(), &b"x"[..]);
-                        store.delete(&key).await.unwrap();
-                    }
-                });
-            });
-        }
+                    });
+                })
+            })
+            .collect();
+        let stop = &stop;
+        scope.spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                tidy();
+            }
+        });
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        stop.store(true, Ordering::Relaxed);
     });
+    tidy();
     assert_eq!(std::fs::read_dir(dir.path().join("not/yet/there/node/leases")).unwrap().count(), 0);
 }

@@ -1,12 +1,9 @@
-//! How far long work is: on a terminal a bar, else a line on stderr now and then, for logs of CI; nothing with `-q`.
+//! How far long work is, on a terminal; nothing elsewhere, and with `-q`.
 
 use crate::output;
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use std::fmt::Write;
 use std::time::Duration;
-
-/// From one line to the next, where there is no bar.
-const NOW_AND_THEN: Duration = Duration::from_secs(30);
 
 /// For work that is told in bytes; [`set_length`] says of how many.
 pub(crate) fn bar(what: &str) -> ProgressBar {
@@ -26,9 +23,6 @@ pub(crate) fn bar(what: &str) -> ProgressBar {
     };
     bar.set_style(style.with_key("much", much).with_key("left", left).progress_chars("=> "));
     bar.set_message(what.to_owned());
-    if bar.is_hidden() && !output::is_quiet() {
-        tell_now_and_then(&bar);
-    }
     bar
 }
 
@@ -58,18 +52,6 @@ fn target() -> ProgressDrawTarget {
 fn much(done: u64, of: Option<u64>) -> String {
     let of = of.map_or(String::new(), |of| format!(" of {}", output::bytes(of)));
     output::bytes(done) + &of
-}
-
-/// Ends with the bar, or with the process.
-fn tell_now_and_then(bar: &ProgressBar) {
-    let bar = bar.downgrade();
-    std::thread::spawn(move || {
-        loop {
-            std::thread::sleep(NOW_AND_THEN);
-            let Some(bar) = bar.upgrade().filter(|bar| !bar.is_finished()) else { return };
-            output::say(format_args!("{}: {}", bar.message(), much(bar.position(), bar.length())));
-        }
-    });
 }
 
 #[cfg(test)]

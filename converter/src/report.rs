@@ -1,6 +1,7 @@
 //! What a conversion did, for people and for scripts.
 
-use serde::Serialize;
+use serde::ser::Error as _;
+use serde::{Serialize, Serializer};
 
 /// A whole conversion.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -125,8 +126,8 @@ pub struct LayerReport {
     pub bytes_in: u64,
     /// Bytes of the layer file.
     pub bytes_out: u64,
-    /// What is known of one that was made, or taken over from another conversion; not of one that the store had.
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    /// What is known of one that was made, or taken over from another conversion; of one that the store had, all of it is null.
+    #[serde(flatten, serialize_with = "each_or_null")]
     pub made: Option<MadeReport>,
     /// What was left out.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -149,4 +150,11 @@ pub struct MadeReport {
     pub bytes_repeated: u64,
     /// How long it took.
     pub seconds: f64,
+}
+
+/// The fields of [`MadeReport`] in any case.
+fn each_or_null<S: Serializer>(made: &Option<MadeReport>, to: S) -> Result<S::Ok, S::Error> {
+    let fields = serde_json::to_value(made.clone().unwrap_or_default()).map_err(S::Error::custom)?;
+    let fields = fields.as_object().into_iter().flatten();
+    to.collect_map(fields.map(|(name, value)| (name, made.as_ref().map(|_| value))))
 }

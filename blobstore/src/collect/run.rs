@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 
-/// How long a directory must have been empty before it is removed. One of an object that is just being written is made again
-/// (`store::file`), but not by writers of before that was so.
+/// How long a directory must have been empty before it is removed: each conversion and each node has one for its leases. One
+/// of an object that is just being written is made again (`store::file`), but not by writers of before that was so.
 const EMPTY: Duration = Duration::from_secs(3600);
 
 /// How to collect.
@@ -154,8 +154,9 @@ impl Run<'_> {
         let left = leftovers::find(&**self.store, now, self.options.grace, &looked.held).await?;
         report.leftovers = left.len();
         self.delete(sweep, left, |_| {}).await?;
-        for prefix in ["node/", "images/", "tags/"] {
-            self.store.tidy(prefix, now.checked_sub(EMPTY).unwrap_or(SystemTime::UNIX_EPOCH)).await?;
+        let before = now.checked_sub(EMPTY).unwrap_or(SystemTime::UNIX_EPOCH);
+        if let Err(error) = self.store.tidy("node/", before).await {
+            tracing::warn!(%error, "directories that are empty stay");
         }
         Ok(report)
     }

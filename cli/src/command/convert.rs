@@ -194,7 +194,8 @@ fn collapsed_line(layer: &CollapsedLayer) {
 
 fn total(report: &Report, source: &Source) {
     report.images.iter().filter_map(|i| i.collapsed.as_ref()).flat_map(|c| &c.layers).for_each(collapsed_line);
-    if report.images.iter().any(|i| i.collapsed.as_ref().is_some_and(|c| c.kept == i.layers.len() as u64)) {
+    if report.images.iter().any(|i| i.collapsed.as_ref().is_some_and(|c| c.kept > 0 && c.kept == i.layers.len() as u64))
+    {
         output::done(
             "--collapse made nothing: the collapsed stack that the image has already is kept; --again makes it anew",
         );

@@ -70,7 +70,8 @@ async fn origin(context: &Context, name: Name) -> Result<Origin, Failure> {
 fn choose_output(context: &Context, arguments: &Export) -> Result<Output, Failure> {
     let path = arguments.output.as_deref().unwrap_or(Path::new("-"));
     let stream = path.as_os_str() == "-";
-    if let (None, Some(program)) = (&arguments.format, compressed(path)) {
+    let is_directory = path.as_os_str().as_encoded_bytes().ends_with(b"/") || path.is_dir();
+    if let (None, false, Some(program)) = (&arguments.format, is_directory, compressed(path)) {
         return Err(Failure::usage(format!(
             "{}: what is exported is not compressed: {program}; --format erofs, tar or dir writes that under this name",
             path.display()
@@ -78,7 +79,7 @@ fn choose_output(context: &Context, arguments: &Export) -> Result<Output, Failur
     }
     let format = arguments.format.as_deref().unwrap_or(match path.as_os_str().as_encoded_bytes() {
         b"-" => "tar",
-        text if text.ends_with(b"/") || path.is_dir() => "dir",
+        _ if is_directory => "dir",
         text if text.ends_with(b".tar") => "tar",
         _ => "erofs",
     });

@@ -12,6 +12,10 @@ pub(super) struct Applying<'a> {
     pub(super) model: &'a mut Model,
     /// The layer's number.
     pub(super) layer: u32,
+    /// How many paths there were when the layer's entries were read.
+    pub(super) before: usize,
+    /// Names that were passed on ways through links.
+    pub(super) steps: u64,
     /// Directories in which the layer adds or removes names, with all above them.
     touched: HashSet<PathId>,
     /// Those of them that an entry lies in, with all above them.
@@ -43,6 +47,8 @@ impl Model {
         self.layers += 1;
         let mut applying = Applying {
             layer: self.layers,
+            before: self.paths.len(),
+            steps: 0,
             touched: HashSet::from([PathId::ROOT]),
             implied: HashSet::new(),
             own: HashSet::new(),

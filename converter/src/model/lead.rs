@@ -4,6 +4,7 @@ use super::Kind;
 use super::apply::Applying;
 use super::paths::{PathId, Paths};
 use crate::error::{Error, Result, show};
+use crate::limits::{PATHS, STEPS, check_paths};
 use crate::tar::TreePath;
 
 /// Linux's own bound.
@@ -47,6 +48,8 @@ impl Applying<'_> {
             return Ok(directory);
         }
         let Way { known, new } = self.walk(&self.paths().bytes(directory))?;
+        // Links lead to paths that no entry names: a few bytes of a link to thousands.
+        check_paths(self.paths().len() - self.before + new.len(), PATHS)?;
         Ok(new.into_iter().fold(known, |at, name| self.model.child(at, &name)))
     }
 
@@ -77,6 +80,7 @@ impl Applying<'_> {
         let (mut way, mut links) = (Way { known: PathId::ROOT, new: Vec::new() }, 0);
         let mut rest: Vec<Vec<u8>> = path.rsplit(|&b| b == b'/').map(<[u8]>::to_vec).collect();
         while let Some(part) = rest.pop() {
+            self.step(links)?;
             match &part[..] {
                 b"" | b"." => continue,
                 b".." => {
@@ -104,6 +108,15 @@ impl Applying<'_> {
         // Targets are not cleaned paths: what no file system can hold shows here.
         TreePath::clean(&way.bytes(self.paths()))?;
         Ok(way)
+    }
+
+    /// A name more on a way that leads through so many links. Without any, ways are as long as what names them.
+    fn step(&mut self, links: usize) -> Result<()> {
+        self.steps += u64::from(links > 0);
+        match self.steps > STEPS {
+            false => Ok(()),
+            true => Err(Error::refused(format!("the layer's links lead over too many names: more than {STEPS}"))),
+        }
     }
 
     /// The target of the symlink at a path, if it is one to be followed.

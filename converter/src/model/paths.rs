@@ -74,7 +74,7 @@ impl Paths {
     }
 
     fn push(&mut self, parent: PathId, name: &[u8]) -> PathId {
-        // Fits: a layer adds `limits::PATHS`, and what it leaves unused is forgotten.
+        // Fits: a layer's entries name `limits::PATHS` at most, its links lead to as many more, and what it leaves unused is forgotten.
         let id = PathId(self.paths.len() as u32);
         let (first, next) = (PathId::ROOT, PathId::ROOT);
         self.paths.push(Path { parent, name: name.into(), stands: None, first, next, listed: false });

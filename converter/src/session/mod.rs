@@ -330,7 +330,14 @@ impl<'a> Session<'a> {
     fn take(&self, made: Made, adopted: bool) -> Result<()> {
         let mut here = self.here();
         here.push(StagedLayer { made, adopted });
-        check_listed(here.iter().map(|here| here.made.assumes.bytes().len()).sum(), LISTED)
+        let all: usize = here.iter().map(|here| here.made.assumes.bytes().len()).sum();
+        match all > LISTED {
+            false => Ok(()),
+            true => Err(Error::refused(format!(
+                "the layers of all of the source's images together take too much from the trees below them: the lists of it have \
+                 more than {LISTED} bytes; convert fewer images at once"
+            ))),
+        }
     }
 
     fn here(&self) -> std::sync::MutexGuard<'_, Vec<StagedLayer>> {

@@ -1,6 +1,6 @@
-//! The directories that objects lie in: made for an object, and removed with the last one in them.
+//! The directories that objects lie in: made for an object, and removed by collectors once they have long been empty.
 //!
-//! A directory can vanish after it was made for an object and before there is one in it. So whoever makes one makes it again
+//! So a directory can vanish after it was made for an object and before there is one in it. Whoever makes one makes it again
 //! then ([`within`]); once a name is in it, it stays. The first two of a key stay in any case (`node/leases/`): somebody may
 //! have given them to a user or a group.
 
@@ -15,8 +15,8 @@ const STAY: usize = 2;
 /// How often a directory is made again that another has removed.
 const TRIES: usize = 64;
 
-/// Makes the directories above `path` that are missing, and gives the one it lies in, open, to `begin`, which puts a name into
-/// it: all again where that directory has vanished.
+/// Makes the directories above `path` that are missing, and has `begin` put a name into the one it lies in: all again where that
+/// directory has vanished. Gives it open.
 pub(super) fn within<T>(
     root: &Path,
     path: &Path,
@@ -25,8 +25,8 @@ pub(super) fn within<T>(
     let parent = path.parent().unwrap_or(path);
     let mut tries = TRIES;
     loop {
-        // Opened before: it can be synced then even if somebody deletes the object and removes the directory.
-        let begun = make(root, parent).and_then(|()| Ok((File::open(parent)?, begin(parent)?)));
+        // Opened when the name is in it: it is the directory that stays.
+        let begun = make(root, parent).and_then(|()| begin(parent)).and_then(|begun| Ok((File::open(parent)?, begun)));
         tries -= 1;
         match begun {
             Err(error) if error.kind() == io::ErrorKind::NotFound && tries > 0 => {}
@@ -58,7 +58,7 @@ pub(super) fn sync(directory: &Path) -> io::Result<()> {
 
 /// Removes `directory`, and those above it, as far as they are empty. Whether that succeeds is nobody's need: what the system
 /// refuses stays, and what a crash brings back is empty.
-pub(super) fn remove_empty(root: &Path, directory: &Path) {
+fn remove_empty(root: &Path, directory: &Path) {
     for directory in directory.ancestors() {
         let depth = directory.strip_prefix(root).map_or(0, |below| below.components().count());
         if depth <= STAY || fs::remove_dir(directory).is_err() {
@@ -67,7 +67,7 @@ pub(super) fn remove_empty(root: &Path, directory: &Path) {
     }
 }
 
-/// The same of all below `prefix` in `root` that have been empty since before a moment.
+/// Removes the directories below `prefix` in `root` that have been empty since before a moment, and those above that become so.
 pub(super) fn remove_all_empty(root: &Path, prefix: &str, before: SystemTime) -> io::Result<()> {
     let mut folders = vec![root.join(prefix)];
     while let Some(folder) = folders.pop() {
@@ -87,6 +87,8 @@ fn entries(folder: &Path) -> io::Result<Option<Vec<(PathBuf, bool)>>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    let entries = found.map(|entry| entry.and_then(|entry| Ok((entry.path(), entry.file_type()?.is_dir()))));
+    // What is gone by now is no directory.
+    let is_directory = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+    let entries = found.map(|entry| entry.map(|entry| (entry.path(), is_directory(&entry))));
     entries.collect::<io::Result<_>>().map(Some)
 }

@@ -3,8 +3,8 @@
 //! Reads go through kept descriptors; blocking calls run on tokio's blocking threads. Objects are written under a
 //! temporary name in their own directory, synced, then linked (exclusively) or renamed (replacing), and the directory
 //! is synced: readers see all of an object or nothing, also after a power cut. What a crash leaves behind is a
-//! temporary name, which is never listed. A directory goes with the last object in it. Symbolic links below the root are followed when a key is read, and not
-//! listed; the root itself may be one.
+//! temporary name, which is never listed. Directories that have long been empty are removed by [`Store::tidy`]. Symbolic links
+//! below the root are followed when a key is read, and not listed; the root itself may be one.
 
 pub(super) mod descriptors;
 mod directories;
@@ -159,14 +159,11 @@ impl Inner {
             Err(error) if gone(&error) => return Ok(()),
             Err(error) => return Err(error),
         }
-        let parent = path.parent().unwrap_or(&self.root);
-        match directories::sync(parent) {
-            // Whoever deleted what was in it besides has removed it.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            synced => synced?,
+        match directories::sync(path.parent().unwrap_or(&self.root)) {
+            // A collector has removed it, which was empty.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            synced => synced,
         }
-        directories::remove_empty(&self.root, parent);
-        Ok(())
     }
 }
 

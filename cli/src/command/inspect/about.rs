@@ -30,7 +30,12 @@ impl About {
         let Some(digest) = digest else { return Ok(None) };
         let Some(chosen) = refs.choose_manifest(&digest).await? else { return Ok(None) };
         let mut platforms: Vec<String> = Vec::new();
-        for platform in refs.manifests_of(&digest).await?.into_iter().map(|manifest| manifest.platform.to_string()) {
+        // They are told beside what was asked for: that one cannot be read is no reason to show nothing.
+        let all = refs.manifests_of(&digest).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "the image's other platforms cannot be listed");
+            vec![chosen.clone()]
+        });
+        for platform in all.into_iter().map(|manifest| manifest.platform.to_string()) {
             // A pushed image has each twice: the original, and ours.
             if !platforms.contains(&platform) {
                 platforms.push(platform);

@@ -36,11 +36,15 @@ pub(super) async fn run(context: &Context, arguments: &StoreLs) -> Result<(), Fa
     Ok(())
 }
 
-/// Whether a name begins so, with its kind or without.
+/// Whether a name begins so, in its long form or in its short one, with its kind or without; a kind alone has its colon.
 fn begins(name: &str, prefix: &str) -> bool {
-    let without = name.split_once(':').map_or(name, |(_, rest)| rest);
-    let short = without.strip_prefix("docker.io/library/").filter(|_| name.starts_with("image:"));
-    name.starts_with(prefix) || without.starts_with(prefix) || short.is_some_and(|short| short.starts_with(prefix))
+    let (kind, long) = name.split_once(':').unwrap_or(("", name));
+    let (wanted, prefix) = match prefix.split_once(':').filter(|(wanted, _)| *wanted == kind) {
+        Some((_, rest)) => (true, rest),
+        None => (prefix.is_empty(), prefix),
+    };
+    let short = long.strip_prefix("docker.io/library/").filter(|_| kind == "image");
+    (wanted && prefix.is_empty()) || long.starts_with(prefix) || short.is_some_and(|short| short.starts_with(prefix))
 }
 
 async fn layers(context: &Context, refs: &Refs, wanted: impl Fn(&str) -> bool) -> Result<(), Failure> {
@@ -70,11 +74,11 @@ async fn long(context: &Context, refs: &Refs, images: Vec<ImageName>, tags: Vec<
             None => Vec::new(),
         };
         let digest = digest.map(|digest| digest.to_string()).unwrap_or_default();
-        let mut platforms = Vec::new();
-        for manifest in &manifests {
-            platforms.push(platform(manifest, ours(refs, manifest).await?));
-        }
         if context.json {
+            let mut platforms = Vec::new();
+            for manifest in &manifests {
+                platforms.push(platform(manifest, ours(refs, manifest).await));
+            }
             listed_images.push(json!({"name": name.to_string(), "digest": digest, "platforms": platforms}));
             continue;
         }
@@ -82,10 +86,11 @@ async fn long(context: &Context, refs: &Refs, images: Vec<ImageName>, tags: Vec<
         for manifest in &manifests {
             let stack = manifest.stack().cloned().unwrap_or_default();
             let twice = manifests.iter().filter(|other| other.platform == manifest.platform).count() > 1;
-            let whose = match twice && ours(refs, manifest).await? {
-                true => " (converted layers)",
-                false if twice => " (original)",
-                false => "",
+            let ours = if twice { ours(refs, manifest).await } else { None };
+            let whose = match ours {
+                Some(true) => " (converted layers)",
+                Some(false) => " (original)",
+                None => "",
             };
             line += &format!("  {}{whose}: {}", manifest.platform, sum(&stack));
         }
@@ -106,15 +111,16 @@ async fn long(context: &Context, refs: &Refs, images: Vec<ImageName>, tags: Vec<
     }
 }
 
-/// Whether the manifest is one that a push made beside the original, of converted layers.
-async fn ours(refs: &Refs, manifest: &ManifestDoc) -> Result<bool, Failure> {
-    let blob = refs.blob(&manifest.digest).await.map_err(failed)?;
+/// Whether the manifest is one that a push made beside the original, of converted layers; `None` where its document is damaged,
+/// which `store fsck` tells.
+async fn ours(refs: &Refs, manifest: &ManifestDoc) -> Option<bool> {
+    let blob = refs.blob(&manifest.digest).await.ok()?;
     let document = blob.and_then(|blob| serde_json::from_slice::<Value>(&blob).ok()).unwrap_or_default();
     let layers = document["layers"].as_array().map_or(&[][..], Vec::as_slice);
-    Ok(layers.iter().any(|layer| layer["mediaType"] == LAYER_EROFS))
+    Some(layers.iter().any(|layer| layer["mediaType"] == LAYER_EROFS))
 }
 
-fn platform(manifest: &ManifestDoc, ours: bool) -> Value {
+fn platform(manifest: &ManifestDoc, ours: Option<bool>) -> Value {
     let stack = manifest.stack().cloned().unwrap_or_default();
     let collapsed = manifest.stacks().and_then(|stacks| stacks.collapsed).map(|stack| stack.len());
     json!({
@@ -145,12 +151,13 @@ mod tests {
         for prefix in ["tag:toolkit/", "toolkit", "toolkit/t", "toolkit/tools:1"] {
             assert!(begins("tag:toolkit/tools:1", prefix), "{prefix}");
         }
-        for prefix in ["image:docker.io/", "docker.io", "alp", "alpine:3"] {
+        for prefix in ["image:docker.io/", "docker.io", "alp", "alpine:3", "image:alp", "image:"] {
             assert!(begins("image:docker.io/library/alpine:3", prefix), "{prefix}");
         }
         for prefix in ["tools", "image:toolkit", "library"] {
             assert!(!begins("tag:toolkit/tools:1", prefix), "{prefix}");
         }
-        assert!(begins("layer:0123", "01"));
+        assert!(begins("layer:0123", "01") && begins("layer:0123", ""));
+        assert!(!begins("image:docker.io/library/other", "t") && !begins("tag:toolkit/tools:1", "image:"));
     }
 }
