@@ -44,15 +44,11 @@ impl Place {
     }
 
     fn convert_with(&self, options: &[&str], source: &str, work: &Path) -> Output {
-        self.run(&[&["convert", source][..], options].concat(), work)
-    }
-
-    fn run(&self, arguments: &[&str], work: &Path) -> Output {
         let script = format!("ulimit -v {}; exec \"$@\"", self.room);
         let mut command = Command::new("sh");
         command.args(["-c", &script, "sh"]).arg(program("lamina"));
-        command.args(["--store", &format!("file://{}", self.path("store").display())]);
-        command.args(arguments).stdin(Stdio::null());
+        command.args(["--store", &format!("file://{}", self.path("store").display()), "convert", source]);
+        command.args(options).stdin(Stdio::null());
         // What the allocator sets aside for each thread is no use of memory.
         command.env("TMPDIR", work).env("MALLOC_ARENA_MAX", "2").env("LAMINA_CONFIG", self.path("none"));
         command.output().unwrap()
@@ -109,13 +105,6 @@ impl Place {
         assert!(said.len() < 4096, "{source}: a message of {} bytes", said.len());
         assert!(!self.path("store").join("layers").exists() && !self.path("store").join("refs").exists(), "{source}");
         self.nothing_left(&self.path("work"));
-    }
-
-    /// A comparison, which reads the source by itself, refuses it with this word too.
-    fn not_verified(&self, source: &str, says: &str) {
-        let output = self.run(&["verify", source, "--tag", "toolkit/hostile:1"], &self.path("work"));
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(3) && said.contains(says), "{source}: {}: {said}", output.status);
     }
 
     fn accepted(&self, source: &str) {
@@ -291,7 +280,6 @@ fn a_small_tar_of_deep_paths_does_not_fill_the_memory() {
         }
     });
     place.refused(&tar, &["layer", "entry '2", "more than 4194304 paths"]);
-    place.not_verified(&tar, "more than 4194304 paths");
     // The same by the targets of links, none of whose directories an entry names.
     let tar = place.tar("targets", |tar| {
         for at in 0..3000 {
@@ -305,7 +293,6 @@ fn a_small_tar_of_deep_paths_does_not_fill_the_memory() {
         }
     });
     place.refused(&tar, &["layer", "entry 'l2", "more than 4194304 paths"]);
-    place.not_verified(&tar, "more than 4194304 paths");
     // Many names in one deep directory: hard links that lead nowhere, and links with something below.
     let small = Place { room: 1 << 20, ..Place::new() };
     let deep = b"d/".repeat(2040);

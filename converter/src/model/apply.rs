@@ -5,6 +5,7 @@ use super::marks::Kept;
 use super::paths::{InodeId, Name, PathId, Paths};
 use super::{Inode, Kind, Model, implied_directory};
 use crate::error::{Error, Result, show};
+use crate::limits::PATHS;
 use std::collections::{HashMap, HashSet};
 
 /// What is known while one layer is applied.
@@ -14,6 +15,8 @@ pub(super) struct Applying<'a> {
     pub(super) layer: u32,
     /// How many paths there were when the layer's entries were read.
     pub(super) before: usize,
+    /// How many more there may be.
+    pub(super) most: usize,
     /// Names that were passed on ways through links.
     pub(super) steps: u64,
     /// Directories in which the layer adds or removes names, with all above them.
@@ -44,10 +47,16 @@ pub(super) struct Waiting {
 
 impl Model {
     pub(super) fn apply(&mut self, items: Vec<Item>) -> Result<()> {
+        self.apply_within(items, PATHS)
+    }
+
+    /// As [`Model::apply`]: links may lead to so many paths that no entry names.
+    pub(super) fn apply_within(&mut self, items: Vec<Item>, most: usize) -> Result<()> {
         self.layers += 1;
         let mut applying = Applying {
             layer: self.layers,
             before: self.paths.len(),
+            most,
             steps: 0,
             touched: HashSet::from([PathId::ROOT]),
             implied: HashSet::new(),

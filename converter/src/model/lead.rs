@@ -4,7 +4,7 @@ use super::Kind;
 use super::apply::Applying;
 use super::paths::{PathId, Paths};
 use crate::error::{Error, Result, show};
-use crate::limits::{PATHS, STEPS, check_paths};
+use crate::limits::{STEPS, check_paths};
 use crate::tar::TreePath;
 
 /// Linux's own bound.
@@ -49,7 +49,7 @@ impl Applying<'_> {
         }
         let Way { known, new } = self.walk(&self.paths().bytes(directory))?;
         // Links lead to paths that no entry names: a few bytes of a link to thousands.
-        check_paths(self.paths().len() - self.before + new.len(), PATHS)?;
+        check_paths(self.paths().len() - self.before + new.len(), self.most)?;
         Ok(new.into_iter().fold(known, |at, name| self.model.child(at, &name)))
     }
 

@@ -101,3 +101,23 @@ fn a_directory_that_comes_and_goes_is_looked_into_once_each_time() {
     model.apply(items).unwrap();
     assert_eq!(model.paths.children(model.paths.find(PathId::ROOT, b"d").unwrap()).len(), 1);
 }
+
+#[test]
+fn the_paths_that_links_lead_to_are_bounded() {
+    // Each link leads into ten directories that no entry names, by an entry below it.
+    let apply = |links: usize, most: usize| {
+        let mut model = Model::default();
+        let mut items = Vec::new();
+        for number in 0..links {
+            let link = numbered(&mut model, PathId::ROOT, number);
+            let target = format!("t{number}{}", "/d".repeat(9)).into_bytes();
+            items.push(Item::Entry(link, Inode { kind: Kind::Symlink(target), ..implied_directory() }));
+            items.push(Item::Entry(model.child(link, b"x"), file(1)));
+        }
+        model.apply_within(items, most)
+    };
+    // With the entries themselves.
+    apply(5, 5 * 11).unwrap();
+    let error = apply(5, 5 * 11 - 2).unwrap_err();
+    assert!(error.is_refusal() && error.to_string().contains("more than 53 paths"), "{error}");
+}
