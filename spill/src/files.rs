@@ -40,7 +40,10 @@ pub(crate) fn open(directory: &Path) -> io::Result<OwnedFd> {
     if !RESERVING.contains(&(fstatfs(&directory)?.f_type as u32)) {
         return Err(io::Error::new(io::ErrorKind::Unsupported, "a file system that does not reserve room for files"));
     }
-    reserve(&new_file(&directory)?, 0, PAGE)?;
+    let file = new_file(&directory)?;
+    reserve(&file, 0, PAGE)?;
+    // Where the kernel may not be asked whether anything was lost, nothing is left to a file.
+    ask(file.as_fd(), 0)?;
     Ok(directory)
 }
 
@@ -65,6 +68,18 @@ fn reserve(file: &OwnedFd, length: usize, more: usize) -> io::Result<()> {
 /// An error where something that was written to a file, or to a map of it, did not reach its disk, and may be gone from
 /// memory. Waits for what is on its way there in `length` bytes, 0 for all; writes nothing.
 pub(crate) fn written(file: BorrowedFd<'_>, length: u64) -> io::Result<()> {
+    match ask(file, length) {
+        // It says nothing of the file: a sandbox forbids the question, or nobody can answer it.
+        Err(error)
+            if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EINVAL | libc::ESPIPE)) =>
+        {
+            Ok(())
+        }
+        answer => answer,
+    }
+}
+
+fn ask(file: BorrowedFd<'_>, length: u64) -> io::Result<()> {
     // SAFETY: a call about an open file, without pointers.
     match unsafe { libc::sync_file_range(file.as_raw_fd(), 0, length as i64, libc::SYNC_FILE_RANGE_WAIT_BEFORE) } {
         0 => Ok(()),
@@ -201,5 +216,12 @@ mod tests {
         assert!(files.has(start) && files.stored() == 2000 * PAGE);
         written(files.maps[0].as_ref().unwrap().file.as_fd(), 0).unwrap();
         assert!(files.unmap(start));
+    }
+
+    #[test]
+    fn what_cannot_be_asked_for_is_not_lost() {
+        let (pipe, _other) = std::io::pipe().unwrap();
+        assert!(ask(pipe.as_fd(), 0).is_err());
+        written(pipe.as_fd(), 0).unwrap();
     }
 }

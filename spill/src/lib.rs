@@ -45,8 +45,8 @@ pub fn to(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// An error where something that was written to a file did not reach its disk, as far as the kernel knows by now: what is read of
-/// it again may be wrong. Waits for what is on its way; writes nothing, so that it costs nothing.
+/// An error where something that was written to a file did not reach its disk, as far as the kernel knows by now, and says: what
+/// is read of it again may be wrong. Waits for what is on its way; writes nothing, so that it costs nothing.
 ///
 /// # Errors
 /// The kernel's, from the time of writing.

@@ -3,36 +3,12 @@
 use super::*;
 use crate::entries::read_entries;
 use crate::pack::Spool;
-use crate::tree::Upper;
+use crate::tree::{Upper, model_tests};
 use tokio::runtime::Runtime;
 
-/// A tar; `d/` a directory, `s -> t` a symlink, `h = t` a hard link, `!c` a device 0:0, anything else an empty file.
+/// A tar of entries whose owner is no implied directory's.
 fn tar(entries: &[String]) -> Vec<u8> {
-    let mut builder = tar::Builder::new(Vec::new());
-    for text in entries {
-        let (name, target, kind) = if let Some((name, target)) = text.split_once(" -> ") {
-            (name, target, tar::EntryType::Symlink)
-        } else if let Some((name, target)) = text.split_once(" = ") {
-            (name, target, tar::EntryType::Link)
-        } else if let Some(name) = text.strip_prefix('!') {
-            (name, "", tar::EntryType::Char)
-        } else {
-            let kind = if text.ends_with('/') { tar::EntryType::Directory } else { tar::EntryType::Regular };
-            (&text[..], "", kind)
-        };
-        let mut header = tar::Header::new_ustar();
-        header.set_entry_type(kind);
-        header.set_mode(0o700);
-        header.set_uid(1);
-        header.set_gid(2);
-        header.set_mtime(9);
-        header.set_size(0);
-        header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
-        header.as_old_mut().linkname[..target.len()].copy_from_slice(target.as_bytes());
-        header.set_cksum();
-        builder.append(&header, std::io::empty()).unwrap();
-    }
-    builder.into_inner().unwrap()
+    model_tests::tar(&entries.iter().map(|text| format!("{text}:1")).collect::<Vec<_>>())
 }
 
 /// How what a conversion with its marks makes of a tar differs from the model; `None` where it makes nothing of it.

@@ -37,6 +37,11 @@ impl Writer {
 }
 
 impl List {
+    /// An error where its disk has lost any of it: what was read of it is wrong then.
+    pub(super) fn check(&self) -> Result<()> {
+        spill::written(&self.0).map_err(failed)
+    }
+
     /// The contents with their numbers. One reader at a time.
     pub(super) fn read(&self) -> Result<Reader<'_>> {
         let mut file = &self.0;

@@ -130,6 +130,7 @@ impl Plan {
             reader.fill(&mut chunk)?;
             emit(chunk)?;
         }
+        self.list.check()?;
         self.bodies.holders.check_spool()
     }
 }

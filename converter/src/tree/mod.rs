@@ -37,7 +37,7 @@ pub use xattr::{Xattrs, keep_possible};
 #[cfg(test)]
 mod collapse_tests;
 #[cfg(test)]
-mod model_tests;
+pub(crate) mod model_tests;
 #[cfg(test)]
 mod symlink_tests;
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 use tokio::runtime::Runtime;
 
 /// The layer as a tar; the texts are those of [`upper`].
-fn tar(entries: &[String]) -> Vec<u8> {
+pub(crate) fn tar(entries: &[String]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for text in entries {
         let (text, uid) = text.split_once(':').unwrap_or((text, "0"));

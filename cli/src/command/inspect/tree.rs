@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use blobstore::layer::Head;
+use chrono::{DateTime, Datelike, SecondsFormat};
 use erofs::{FileType, Image, Inode, ReadError};
 use serde_json::{Map, Value, json};
 
@@ -94,25 +95,11 @@ fn text_of(bytes: &[u8]) -> String {
 
 /// A time as RFC 3339 has it, in UTC; of years that it cannot say, the seconds since 1970.
 fn time(seconds: i64, nanoseconds: u32) -> String {
-    let (days, of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    let Some((year, month, day)) = date(days) else { return format!("{seconds}.{nanoseconds:09}") };
-    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
-    let fraction = if nanoseconds == 0 { String::new() } else { format!(".{nanoseconds:09}") };
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{fraction}Z")
-}
-
-/// The date so many days after 1970-01-01, in years from 0 to 9999 of the Gregorian calendar.
-fn date(days: i64) -> Option<(i64, i64, i64)> {
-    const ERA: i64 = 146_097;
-    // Counted from the 1st of March of the year 0: the day that leap years have comes last in a year.
-    let days = days.checked_add(719_468)?;
-    let (era, day) = (days.div_euclid(ERA), days.rem_euclid(ERA));
-    let year_of_era = (day - day / 1460 + day / 36_524 - day / (ERA - 1)) / 365;
-    let day_of_year = day - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let from_march = (5 * day_of_year + 2) / 153;
-    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
-    let year = era * 400 + year_of_era + i64::from(month <= 2);
-    (0..=9999).contains(&year).then_some((year, month, day_of_year - (153 * from_march + 2) / 5 + 1))
+    let format = if nanoseconds == 0 { SecondsFormat::Secs } else { SecondsFormat::Nanos };
+    match DateTime::from_timestamp(seconds, nanoseconds).filter(|time| (0..=9999).contains(&time.year())) {
+        Some(time) => time.to_rfc3339_opts(format, true),
+        None => format!("{seconds}.{nanoseconds:09}"),
+    }
 }
 
 #[cfg(test)]
