@@ -385,21 +385,9 @@ fn beside_converters(node: &Node) {
     const IMAGES: u64 = 4;
     let sources: Vec<String> = (0..IMAGES).map(|n| write(node, n)).collect();
     node.run(&["convert", &sources[0]]);
-    let stop = std::sync::atomic::AtomicBool::new(false);
     let ended = std::sync::atomic::AtomicU64::new(0);
-    let ended = &ended;
-    let (mut rounds, mut collected) = (0, 0);
+    let (ended, mut deleted) = (&ended, 0);
     std::thread::scope(|scope| {
-        let collector = scope.spawn(|| {
-            let (mut runs, mut deleted) = (0, 0);
-            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                let report = node.json(&GC);
-                runs += 1;
-                ended.store(runs, std::sync::atomic::Ordering::Relaxed);
-                deleted += report["deleted"]["objects"].as_u64().unwrap();
-            }
-            (runs, deleted)
-        });
         let converters: Vec<_> = sources
             .iter()
             .enumerate()
@@ -424,20 +412,14 @@ fn beside_converters(node: &Node) {
                 })
             })
             .collect();
-        for converter in converters {
-            rounds += 7;
-            converter.join().unwrap();
+        while converters.iter().any(|converter| !converter.is_finished()) {
+            deleted += node.json(&GC)["deleted"]["objects"].as_u64().unwrap();
+            ended.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        collected = collector
-            .join()
-            .map(|(runs, deleted)| {
-                println!("{runs} collections deleted {deleted} objects beside {rounds} conversions");
-                deleted
-            })
-            .unwrap();
     });
-    assert!(collected > 0, "nothing was ever deleted");
+    let runs = ended.load(std::sync::atomic::Ordering::Relaxed);
+    println!("{runs} collections deleted {deleted} objects beside {} conversions", 7 * IMAGES);
+    assert!(deleted > 0, "nothing was ever deleted");
     for n in 0..IMAGES {
         node.run(&["verify", &name(n)]);
     }

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use tests::image::{Image, tar};
 use tests::node::{Node, pid};
 use tests::registry::{Options, Registry, layout, stderr};
-use tests::tree::{noise, write};
+use tests::tree::{files, noise, write};
 
 const NAME: &str = "mishap.local/image:1";
 
@@ -129,6 +129,33 @@ fn an_export_to_a_full_disk_leaves_nothing_that_looks_whole() {
     }
     let said = node.fail(1, &["export", NAME, "--format", "dir", "-o", small.to_str().unwrap()]);
     assert!(said.contains("No space left") && said.contains("is unfinished"), "{said}");
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_is_named_and_leaves_nothing() {
+    let node = Node::default();
+    let source = image(&node);
+    let limited = |arguments: &[&str]| {
+        let lamina = node.command(arguments);
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -f 8; exec \"$@\"", "sh"]).arg(lamina.get_program()).args(lamina.get_args());
+        command.envs(lamina.get_envs().filter_map(|(name, value)| Some((name, value?)))).output().unwrap()
+    };
+    let too_large = |arguments: &[&str]| {
+        let output = limited(arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("File too large"), "{said}");
+    };
+    let store = format!("file://{}", node.path("limited").display());
+    too_large(&["--store", &store, "convert", &source]);
+    let left: usize = files(&node.path("work")).values().map(Vec::len).sum();
+    assert!(left < 64 << 10, "{left} bytes are left");
+    assert!(!node.path("limited/layers").exists());
+    node.run(&["convert", &source]);
+    let out = node.new_dir("out");
+    too_large(&["export", NAME, "--format", "tar", "-o", out.join("x").to_str().unwrap()]);
+    assert_eq!(names(&out), Vec::<String>::new());
 }
 
 #[test]

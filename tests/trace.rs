@@ -130,6 +130,7 @@ fn what_is_read_of_a_cold_layer_is_listed_by_file_and_summed_up() {
     assert_eq!(summary["lost"], 0);
     unmount(&node, &target);
     assert!(node.lamina(&["trace", "base/none:1"]).status.code() == Some(1));
+    assert!(node.fail(2, &["trace", ""]).contains("REF"));
 }
 
 #[test]

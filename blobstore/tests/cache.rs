@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support::Input;
 use blobstore::cache::{Cache, Chunks, Options, Reserve, Stats};
 use blobstore::layer::{Index, LayerId};
 use blobstore::meter::Meter;
 use std::fs;
 use std::path::{Path, PathBuf};
-use support::Input;
 
 fn options(size: u64) -> Options {
     Options { reserve: Reserve::Bytes(0), ..Options::new(size) }

@@ -4,8 +4,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support::node;
 use blobstore::fetch::{FetchKind, Fetcher, Layer, OnOutage, Options};
 use blobstore::layer::Index;
 use blobstore::meter::Source;
@@ -14,7 +13,6 @@ use blobstore::store::{Action, Fault, Store};
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
-use support::node;
 use tempfile::TempDir;
 
 /// A store with one layer, and a node.

@@ -4,13 +4,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support::asked::{Setup, first_stalls, one_at_a_time, quick};
+use crate::support::node::{CHUNK, MS};
 use blobstore::fetch::{FetchKind, Fetcher, Layer, Options};
 use blobstore::store::Action;
 use std::io::ErrorKind;
-use support::asked::{Setup, first_stalls, one_at_a_time, quick};
-use support::node::{CHUNK, MS};
 
 #[tokio::test(start_paused = true)]
 async fn a_need_overtakes_what_is_prefetched() {

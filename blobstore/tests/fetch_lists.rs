@@ -2,8 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support::{self, Input};
 use blobstore::cache::{Cache, Options as CacheOptions, Reserve};
 use blobstore::fetch::{Cause, Fetcher, Layer, Options, Starts};
 use blobstore::layer::Index;
@@ -14,7 +13,6 @@ use futures_util::future::join;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-use support::Input;
 
 const CHUNK: u64 = 64 << 10;
 

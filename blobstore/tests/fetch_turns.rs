@@ -4,16 +4,14 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support::asked::{Setup, first_stalls, one_at_a_time, quick};
+use crate::support::node::{CHUNK, MS};
+use crate::support::trickle::Trickle;
 use blobstore::fetch::{FetchKind, Fetcher, Hedge, OnOutage, Options};
 use blobstore::store::Action;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
-use support::asked::{Setup, first_stalls, one_at_a_time, quick};
-use support::node::{CHUNK, MS};
-use support::trickle::Trickle;
 use tokio::time::Instant;
 
 #[tokio::test(start_paused = true)]

@@ -6,11 +6,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support::Input;
 use blobstore::layer::{self, Flags, Section, WRITER_GENERATION};
 use std::path::{Path, PathBuf};
-use support::Input;
 
 /// File, layer id, BLAKE3 of the file, BLAKE3 of the image.
 struct Golden {

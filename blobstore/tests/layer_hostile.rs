@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support::Input;
 use blobstore::layer::{self, ChunkEntry, Flags, Index, LayerError, Section};
 use blobstore::store::{Action, Fault, FileStore, Store};
 use bytes::Bytes;
 use proptest::prelude::*;
 use std::sync::Arc;
-use support::Input;
 
 const KEY: &str = "layers/00/layer";
 

@@ -2,8 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support::{Input, content};
 use blobstore::layer::{self, Flags, Front, Index, LayerError, Options, Section, Writer};
 use blobstore::store::{FileStore, Metered, Store};
 use bytes::Bytes;
@@ -11,7 +10,6 @@ use proptest::prelude::*;
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use support::{Input, content};
 
 const KEY: &str = "layers/00/layer";
 

@@ -4,7 +4,6 @@
 use blobstore::store::{FileStore, Store, StoreError, conformance, open};
 use bytes::Bytes;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 fn store() -> (tempfile::TempDir, FileStore) {
     let dir = tempfile::tempdir().unwrap();
@@ -208,36 +207,32 @@ fn writers_make_a_directory_again_that_vanishes_under_them() {
     let local = dir.path().join("local");
     std::fs::write(&local, b"x").unwrap();
     let (store, local) = (&store, &local);
-    let (stop, later) = (AtomicBool::new(false), std::time::SystemTime::now() + std::time::Duration::from_secs(3600));
+    let later = std::time::SystemTime::now() + std::time::Duration::from_secs(3600);
     let runtime = || tokio::runtime::Builder::new_current_thread().build().unwrap();
     let tidy = || runtime().block_on(store.tidy("node/", later)).unwrap();
+    // A collector that follows each object that was written. One that never rests could keep any writer from its directory.
+    let (written, collector) = std::sync::mpsc::sync_channel(0);
     std::thread::scope(|scope| {
-        let writers: Vec<_> = (0..4)
-            .map(|writer| {
-                scope.spawn(move || {
-                    runtime().block_on(async {
-                        for n in 0..100 {
-                            let key = format!("node/leases/deep/er/{writer}-{n}");
-                            match n % 3 {
-                                0 => store.create(&key, Bytes::from_static(b"x")).await.unwrap(),
-                                1 => store.put(&key, Bytes::from_static(b"x")).await.unwrap(),
-                                _ => store.adopt(&key, local).await.unwrap(),
-                            }
-                            assert_eq!(store.get(&key).await.unwrap(), &b"x"[..]);
-                            store.delete(&key).await.unwrap();
+        for writer in 0..4 {
+            let written = written.clone();
+            scope.spawn(move || {
+                runtime().block_on(async {
+                    for n in 0..100 {
+                        let key = format!("node/leases/deep/er/{writer}-{n}");
+                        match n % 3 {
+                            0 => store.create(&key, Bytes::from_static(b"x")).await.unwrap(),
+                            1 => store.put(&key, Bytes::from_static(b"x")).await.unwrap(),
+                            _ => store.adopt(&key, local).await.unwrap(),
                         }
-                    });
-                })
-            })
-            .collect();
-        let stop = &stop;
-        scope.spawn(move || {
-            while !stop.load(Ordering::Relaxed) {
-                tidy();
-            }
-        });
-        writers.into_iter().for_each(|writer| writer.join().unwrap());
-        stop.store(true, Ordering::Relaxed);
+                        assert_eq!(store.get(&key).await.unwrap(), &b"x"[..]);
+                        store.delete(&key).await.unwrap();
+                        written.send(()).unwrap();
+                    }
+                });
+            });
+        }
+        drop(written);
+        collector.iter().for_each(|()| tidy());
     });
     tidy();
     assert_eq!(std::fs::read_dir(dir.path().join("not/yet/there/node/leases")).unwrap().count(), 0);

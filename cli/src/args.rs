@@ -395,7 +395,7 @@ pub(crate) struct Mount {
 #[derive(Debug, Args)]
 pub(crate) struct Trace {
     /// Only this stack's layers [default: all that are read]
-    #[arg(value_name = "REF")]
+    #[arg(value_name = "REF", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) reference: Option<String>,
     /// End after so long, such as 30s or 5m
     #[arg(long = "for", value_name = "DURATION", value_parser = crate::quantity::time_of)]

@@ -3,7 +3,7 @@
 use crate::config::{Config, FetchSection, ProfileSection};
 use crate::failure::Failure;
 use crate::output;
-use crate::signals::Signals;
+use crate::signals::{self, Signals};
 use clap::Parser;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -160,6 +160,7 @@ fn serve_snapshots(arguments: &SnapshotterArguments, config: &Config) -> Result<
     settings.metrics = Some(config.snapshotter.metrics.clone()).filter(|address| !address.is_empty());
     let runtime = tokio::runtime::Runtime::new().map_err(|e| Failure::because("starting", &e))?;
     let done = runtime.block_on(async {
+        signals::outlive_file_limits();
         let mut signals = Signals::listen()?;
         let shutdown = async move {
             signals.next().await;

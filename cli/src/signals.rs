@@ -32,6 +32,13 @@ impl Signals {
     }
 }
 
+/// A write past the limit on file sizes (`ulimit -f`) is a failure of that write from now on, and does not end the process.
+/// Must be called within a tokio runtime.
+pub(crate) fn outlive_file_limits() {
+    // Where it cannot be taken it does what it did.
+    let _taken = signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()));
+}
+
 /// Whether this process passes over a signal; no, where the system does not say.
 fn is_ignored(kind: SignalKind) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

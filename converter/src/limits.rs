@@ -1,7 +1,7 @@
 //! How much an input may ask for. What is past a bound was made to fill a disk or the memory, or is so far from any image
 //! that something else is wrong; it is refused, with the entry's or the layer's name.
 //!
-//! A layer that is within all of them takes some gigabytes at worst, an ordinary one some 140 bytes an entry. The list for
+//! A layer that is within all of them takes some gigabytes at worst, an ordinary one some 150 bytes an entry. The list for
 //! people is in `docs/operations.md`. What a file system cannot hold (names, targets, attributes) is refused where it
 //! is parsed: `tar/path.rs`, `tar/header.rs`, `erofs`.
 

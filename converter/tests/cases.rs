@@ -8,12 +8,10 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-mod mounted;
-
+use crate::mounted::{Mounts, mount, run};
 use blobstore::refs::{Refs, Stack, layer_key};
 use blobstore::store;
 use converter::{Options, Source, convert};
-use mounted::{Mounts, mount, run};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -4,12 +4,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-#[allow(dead_code, reason = "shared with other tests")]
-mod support;
-
+use crate::support::{Item, Layout, Store, dir, file, link};
 use blobstore::refs::{Digest, Name, Stacks};
 use converter::{CollapsedReport, Options, Report};
-use support::{Item, Layout, Store, dir, file, link};
 
 const SIZE: Option<u64> = Some(1 << 30);
 

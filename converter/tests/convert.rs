@@ -2,13 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod support;
-#[path = "convert/whole.rs"]
 mod whole;
 
+use crate::support::{self, Layout, Store, dir, file, link};
 use blobstore::refs::{Digest, Name, TagName};
 use converter::{Options, Platforms, Report, Source};
-use support::{Layout, Store, dir, file, link};
 
 fn layers(report: &Report) -> Vec<(&str, bool)> {
     report.images[0].layers.iter().map(|layer| (layer.layer.as_str(), layer.reused)).collect()

@@ -4,15 +4,12 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-#[allow(dead_code, reason = "shared with tests that need more of it")]
-mod support;
-
+use crate::support::Store;
 use converter::{Options, Source};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use support::Store;
 
 /// A tree that every format can hold; all times are whole seconds.
 fn tree(root: &Path) {

@@ -2,15 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-#[allow(dead_code, reason = "shared with other tests")]
-mod mounted;
-#[allow(dead_code, reason = "shared with other tests")]
-mod support;
-
+use crate::mounted::{Mounts, run};
+use crate::support::{Layout, Store, dir, file, link};
 use blobstore::refs::{Stack, TagName};
 use converter::model::Model;
 use converter::{Error, Exported, Options, Origin, Output, Result, Source, export};
-use mounted::{Mounts, run};
 use rustix::fs::{CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
 use std::fs::File;
 use std::io::Write;
@@ -19,7 +15,6 @@ use std::os::unix::fs::{FileExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
-use support::{Layout, Store, dir, file, link};
 
 /// Part of the stream of an export.
 #[derive(Clone, Default)]

@@ -7,13 +7,11 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-mod mounted;
-
+use crate::mounted::{Mounts, mount, run};
 use blobstore::refs::{Digest, Refs, TagName, layer_key};
 use blobstore::store;
 use converter::model::Model;
 use converter::{Options, Origin, Output, Source, convert, export};
-use mounted::{Mounts, mount, run};
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};

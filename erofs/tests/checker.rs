@@ -1,15 +1,13 @@
 //! Attacks on the checker, each a change to a good image with the checksum made right again; and the writer's refusals.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod sample;
-
 use std::fmt::Write as _;
 
+use crate::sample::{Sample, attributes, everything, with_xattrs};
 use erofs::format::{Dirent, ExtendedInode, SUPERBLOCK_OFFSET, Superblock};
 use erofs::{
     Attributes, CheckError, Content, Image, Inode, Kind, NodeProblem, ReadError, Tree, WriteError, XattrProblem, check,
 };
-use sample::{Sample, attributes, everything, with_xattrs};
 
 /// Two directories, three files (one of them sparse, one linked), a symlink, xattrs shared and not.
 fn small() -> Sample {

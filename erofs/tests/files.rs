@@ -1,10 +1,8 @@
 //! Names for bytes of the data space.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod sample;
-
+use crate::sample::everything;
 use erofs::{BLOCK_U64, Content, Files, Image, Kind, attach_device};
-use sample::everything;
 use std::collections::HashMap;
 
 /// Path of the file that has a block.

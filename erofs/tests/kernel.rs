@@ -1,12 +1,9 @@
 //! The Linux kernel as the judge: what it shows of our images is what was written.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod judge;
-mod sample;
-
+use crate::judge::{self, Files, Loop, Mount, compare};
+use crate::sample::{Sample, attributes, everything};
 use erofs::{Content, Kind, Tree};
-use judge::{Files, Loop, Mount, compare};
-use sample::{Sample, attributes, everything};
 
 #[test]
 fn the_flat_image_shows_everything() {

@@ -4,13 +4,10 @@
 //! `EROFS_MUTATIONS` sets how many are tried (default 3,000), `EROFS_MOUNTS` how many of the accepted are mounted (20).
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod judge;
-mod sample;
-
+use crate::judge::{self, Files, Mount, compare};
+use crate::sample::{Sample, attributes, with_xattrs};
 use erofs::format::SUPERBLOCK_OFFSET;
 use erofs::{Image, Kind, Tree, check, dump, read_tree};
-use judge::{Files, Mount, compare};
-use sample::{Sample, attributes, with_xattrs};
 
 /// A generator that gives the same numbers on every run.
 struct Dice(u64);

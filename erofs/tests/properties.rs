@@ -1,16 +1,13 @@
 //! Properties of any tree, and of any damage to an image.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod ask;
-mod sample;
-
-use ask::ask_everything;
+use crate::ask::ask_everything;
 use std::collections::BTreeMap;
 
+use crate::sample::{self, everything};
 use erofs::{Attributes, Content, Expect, FileType, Image, Kind, Node, NodeId, Tree, check, read_tree};
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
-use sample::everything;
 
 /// Blocks of the data space that generated trees lie in.
 const DATA_BLOCKS: u64 = 1000;

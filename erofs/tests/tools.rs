@@ -1,18 +1,15 @@
 //! erofs-utils and erofs-rs as judges.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod judge;
-mod sample;
-
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::process::Command;
 
+use crate::judge::{Files, run, tool};
+use crate::sample::{Sample, everything};
 use erofs::Kind;
 use erofs_rs::EroFS;
 use erofs_rs::backend::SliceImage;
-use judge::{Files, run, tool};
-use sample::{Sample, everything};
 
 /// What fsck.erofs says. Its exit status (1.5) is 0 also where it finds the checksum wrong.
 fn fsck(arguments: &[&OsStr]) -> String {

@@ -119,8 +119,15 @@ struct Holder<'a> {
     interrupt: Signal,
 }
 
+/// A write past the limit on file sizes (`ulimit -f`), of the cache or a log, is a failure of that write and not the end of all
+/// mounts.
+pub(crate) fn outlive_file_limits() -> Result<(), Error> {
+    signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw())).map(drop).map_err(Error::system)
+}
+
 impl<'a> Holder<'a> {
     fn new(config: &'a Config, program: Program) -> Result<Self, Error> {
+        outlive_file_limits()?;
         let connection = connection::open(&config.devices()).map_err(|e| Error::path(&config.devices(), e))?;
         Ok(Self {
             config,

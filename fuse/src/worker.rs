@@ -65,6 +65,7 @@ async fn serve(config: Config) -> Result<(), Error> {
         .add_service(control::CacheServer::new(Administration(Arc::clone(&node))))
         .serve_with_incoming(UnixListenerStream::new(listener));
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::system)?;
+    holder::outlive_file_limits()?;
     // Ctrl-C reaches the whole process group; only the holder acts on it.
     let _interrupt = signal(SignalKind::interrupt()).map_err(Error::system)?;
     is_ready.store(true, Ordering::SeqCst);

@@ -1,6 +1,6 @@
 //! Layers for the tests: made from numbers, the same on every machine.
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+#![allow(unreachable_pub, clippy::unwrap_used)]
 
 pub mod asked;
 pub mod node;

@@ -18,6 +18,7 @@ use crate::config::Config;
 use crate::environment;
 use crate::failure::Failure;
 use crate::output;
+use crate::signals;
 use blobstore::refs::Refs;
 use blobstore::store::{Store, open_with};
 use clap::Parser;
@@ -129,9 +130,12 @@ fn run(global: &Global, command: Command) -> Result<(), Failure> {
         Command::Store(command) => matches!(command, StoreCommand::Gc(_)),
         _ => false,
     };
-    if !takes_back {
+    {
         let _within = runtime.enter();
-        interrupt::end_at_once()?;
+        signals::outlive_file_limits();
+        if !takes_back {
+            interrupt::end_at_once()?;
+        }
     }
     if matches!(command, Command::Convert(_) | Command::Verify(_) | Command::Export(_)) {
         environment::large_arrays_on_disk();

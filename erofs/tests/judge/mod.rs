@@ -1,5 +1,5 @@
 //! What the tests need of the machine: root, mounts, tools.
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "shared by several test crates, each using a part")]
+#![allow(unreachable_pub, clippy::unwrap_used)]
 
 use std::ffi::OsStr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

@@ -1,5 +1,5 @@
 //! Images for tests: a tree together with the data space that its files lie in.
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "shared by several test crates, each using a part")]
+#![allow(unreachable_pub, clippy::unwrap_used)]
 
 use erofs::{Attributes, BLOCK, Content, Expect, Kind, Metadata, Node, NodeId, RareMap, Tree};
 

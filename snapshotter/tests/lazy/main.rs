@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod compose;
+mod crash;
 mod fake;
 mod node;
 mod outage;

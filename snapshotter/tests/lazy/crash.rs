@@ -1,8 +1,6 @@
 //! The snapshotter killed at any moment: what was committed is there, what is listed can be used, and nothing is left of
 //! what was not recorded.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout)] // test code
-
 use containerd::snapshots::snapshots_client::SnapshotsClient;
 use containerd::snapshots::{
     CommitSnapshotRequest, Kind, ListSnapshotsRequest, MountsRequest, PrepareSnapshotRequest, RemoveSnapshotRequest,

@@ -1,0 +1,16 @@
+//! What the crate offers, as its users see it. One program: each further one would be compiled and linked with everything once more.
+
+mod cache;
+mod fetch;
+mod fetch_ahead;
+mod fetch_lists;
+mod fetch_turns;
+mod layer_golden;
+mod layer_hostile;
+mod layer_roundtrip;
+mod refs_golden;
+mod store_decorators;
+mod store_file;
+mod store_threefs;
+mod store_usrbio;
+mod support;
