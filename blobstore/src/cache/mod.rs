@@ -159,7 +159,14 @@ pub struct Cache {
 /// The lock on the directory, held as long as any part of the cache is used.
 #[derive(Debug)]
 struct Lock {
-    _file: File,
+    file: File,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing is not enough: a child that was just forked has the file open until it is another program.
+        let _ = self.file.unlock();
+    }
 }
 
 impl Cache {
@@ -191,7 +198,7 @@ impl Lock {
         };
         let file = file.map_err(io_error(&path, "opening"))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self { _file: file }),
+            Ok(()) => Ok(Self { file }),
             Err(rustix::io::Errno::WOULDBLOCK) => Err(CacheError::Locked { path: dir.to_owned() }),
             Err(e) => Err(io_error(&path, "locking")(e.into())),
         }
@@ -280,6 +287,15 @@ mod tests {
         drop(first);
         check_unowned(dir.path()).unwrap();
         Cache::open(dir.path(), &options, &meter).unwrap();
+    }
+
+    #[test]
+    fn a_lock_goes_with_its_owner_also_where_a_child_has_its_file_open_still() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = Lock::take(dir.path()).unwrap();
+        let _child = lock.file.try_clone().unwrap();
+        drop(lock);
+        check_unowned(dir.path()).unwrap();
     }
 
     #[test]
