@@ -1,8 +1,6 @@
 //! Attacks on a node: what is mounted over what, callers and mounters that die half way, daemons that share what they must
 //! not.
 
-#![allow(clippy::unwrap_used)]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

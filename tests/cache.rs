@@ -1,7 +1,5 @@
 //! `lamina cache`, on a node with laminad and a store that can be made slow or taken away.
 
-#![allow(clippy::unwrap_used)]
-
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,6 @@
 //! Collapsed stacks as the kernel shows them: equal to the plain ones in every name, attribute, link and byte, with fewer
 //! mounts.
 
-#![allow(clippy::unwrap_used)]
-
 use containerd::snapshots::PrepareSnapshotRequest;
 use containerd::snapshots::snapshots_client::SnapshotsClient;
 use containerd::types::Mount;

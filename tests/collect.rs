@@ -2,8 +2,6 @@
 //! killed.
 
 // Tests fail by panicking.
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
-
 use containerd::snapshots::PrepareSnapshotRequest;
 use containerd::snapshots::snapshots_client::SnapshotsClient;
 use serde_json::Value;

@@ -1,8 +1,6 @@
 //! What commands say, and what they do not: for people, for cron, and for scripts.
 
 // Tests fail by panicking.
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
-
 use serde_json::Value;
 use std::fs;
 use tests::image::{Image, layer_file, tar};

@@ -1,7 +1,5 @@
 //! Image, workspace and toolkits, stacked when a container is created.
 
-#![allow(clippy::unwrap_used)]
-
 use containerd::snapshots::snapshots_client::SnapshotsClient;
 use containerd::snapshots::{PrepareSnapshotRequest, RemoveSnapshotRequest};
 use containerd::types::Mount;

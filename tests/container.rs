@@ -1,7 +1,5 @@
 //! A container of a collapsed image under Debian's containerd: on fewer mounts it sees, and can change, the same tree.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
-
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

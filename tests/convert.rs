@@ -1,7 +1,5 @@
 //! Conversions that run out of room, that run at once, and that use again what others made.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
-
 use serde_json::Value;
 use std::collections::HashMap;
 use std::fs;

@@ -1,7 +1,5 @@
 //! Flipped bits, in the store and in the cache: an error, a refetch or a refusal, with a word in the log; never data.
 
-#![allow(clippy::unwrap_used)]
-
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::FileExt;

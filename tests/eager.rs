@@ -4,8 +4,6 @@
 //! LAMINA_CONTAINERD24 is a directory with containerd 2.4, its shim and ctr; `./test` builds them.
 
 // Tests fail by panicking.
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,5 @@
 //! `lamina export` as people type it: pipes, what it chooses by itself, exit statuses.
 
-#![allow(clippy::unwrap_used)]
-
 use std::fs;
 use std::process::{Command, Stdio};
 use tests::image::{Image, layer_file, tar};

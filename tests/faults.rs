@@ -2,8 +2,6 @@
 //! an error that tells everything. No read gets a wrong byte, and none is kept.
 
 // Tests fail by panicking.
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
-
 use blobstore::cache::{self, Cache};
 use blobstore::fetch::{FetchError, FetchKind, Fetcher, Hedge, Layer, Options};
 use blobstore::layer::{self, Flags, Index, Writer};

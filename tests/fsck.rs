@@ -1,7 +1,5 @@
 //! `lamina store fsck`: what is wrong is named, and what is safe is done about it.
 
-#![allow(clippy::unwrap_used)]
-
 use serde_json::Value;
 use std::fs;
 use std::time::{Duration, SystemTime};

@@ -3,8 +3,6 @@
 //! LAMINA_GUEST_KERNEL is a directory with that kernel's package unpacked (`boot/vmlinuz-…`, `lib/modules/…`); `./test` makes
 //! it. The guest is an initramfs of busybox and this build's programs; `guest/init` does the checks.
 
-#![allow(clippy::unwrap_used)]
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

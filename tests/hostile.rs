@@ -2,8 +2,6 @@
 //! left behind, and memory bounded: each runs with an address space of two gigabytes, one with four. And the large inputs
 //! beside them that are honest, and must work within the same bounds; what an ordinary entry costs has one of its own.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
-
 use rustix::fs::{CWD, FileType};
 use std::fs;
 use std::io::{BufWriter, Write};

@@ -1,7 +1,5 @@
 //! Conversions that are killed: the same command again takes over what they finished, and ends as if nothing had happened.
 
-#![allow(clippy::unwrap_used)]
-
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

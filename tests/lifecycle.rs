@@ -1,7 +1,5 @@
 //! A node's life: starts, ends, crashes, a store that goes away, a cache without room; and that a layer is a plain image.
 
-#![allow(clippy::unwrap_used)]
-
 use containerd::snapshots::PrepareSnapshotRequest;
 use containerd::snapshots::snapshots_client::SnapshotsClient;
 use std::fs::{self, File};

@@ -1,8 +1,6 @@
 //! Mirrors of registries: asked first, believed nothing, and told of by name.
 
 // Tests fail by panicking.
-#![allow(clippy::unwrap_used)]
-
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;

@@ -2,8 +2,6 @@
 //! lose what they had, disks that are full, and the same thing done twice at once. A clear word, the right status, nothing half
 //! done.
 
-#![allow(clippy::unwrap_used)]
-
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::symlink;

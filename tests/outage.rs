@@ -1,7 +1,5 @@
 //! Reads through a real mount of a store that goes away and comes back, and of a file from its start to its end.
 
-#![allow(clippy::unwrap_used)]
-
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;

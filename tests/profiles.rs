@@ -1,7 +1,5 @@
 //! Starts that are recorded and replayed: through real mounts, on several nodes of one store.
 
-#![allow(clippy::unwrap_used)]
-
 use blobstore::layer::Index;
 use blobstore::profile::{Profile, Run, Seen};
 use rustix::process::{Signal, kill_process};

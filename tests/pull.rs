@@ -1,7 +1,5 @@
 //! `lamina pull` of an image for many platforms, of which the store has one, into a containerd of our own.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
-
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;

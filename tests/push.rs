@@ -1,8 +1,6 @@
 //! Images pushed to a registry beside their originals, and what becomes of it when the way there is bad.
 
 // Tests fail by panicking.
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
-
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fs;

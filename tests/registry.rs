@@ -2,8 +2,6 @@
 //! break things.
 
 // Tests fail by panicking.
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
-
 use serde_json::json;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,8 +1,6 @@
 //! A bucket as a store, against a real S3 server, and against servers that lie, refuse and go away.
 
 // Tests fail by panicking.
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
-
 use blobstore::store::{S3Settings, S3Store, Store, StoreError, conformance, open_with};
 use bytes::Bytes;
 use futures_util::StreamExt;

@@ -1,8 +1,6 @@
 //! Whose requests those to a bucket are: credentials from files, the environment and services, and services that fail.
 
 // Tests fail by panicking.
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
-
 use blobstore::store::{Environment, S3Settings, S3Store, Settings, Store, StoreError, open_with};
 use bytes::Bytes;
 use std::fs;

@@ -1,7 +1,5 @@
 //! What `lamina store` and `lamina convert` say of what the store holds.
 
-#![allow(clippy::unwrap_used)]
-
 use tests::image::{Image, tar};
 use tests::node::Node;
 use tests::tree::noise;

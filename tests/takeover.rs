@@ -1,7 +1,5 @@
 //! Workers die; readers must not notice.
 
-#![allow(clippy::unwrap_used)]
-
 use rustix::process::{Signal, kill_process};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -181,4 +179,22 @@ fn without_a_successor_readers_get_an_error_and_not_a_wait() {
     println!("readers got: {error}");
     // And the daemon gets over it.
     node.wait("a new worker", |n| n.status().is_some());
+}
+
+/// A file that an editor has emptied and not written yet is a configuration too.
+#[test]
+fn a_worker_stays_where_the_daemon_is_whatever_it_reads() {
+    let Some((node, content)) = idle("a worker that stays") else { return };
+    let worker = pid(&node.status().unwrap());
+    let configuration = fs::read(node.path("config.toml")).unwrap();
+    let (cache, run) = (node.path("cache").display().to_string(), node.path("run").display().to_string());
+    node.reconfigure(&format!("\"{cache}\""), &format!("\"{cache}2\""));
+    node.reconfigure(&format!("\"{run}\""), &format!("\"{run}2\""));
+    kill_process(worker, Signal::KILL).unwrap();
+    node.wait("a word about both", |node| node.log("laminad").matches("only when laminad is started").count() == 2);
+    fs::write(node.path("config.toml"), configuration).unwrap();
+    node.wait("a successor", |node| node.status().is_some_and(|status| pid(&status) != worker));
+    assert_eq!(node.status().unwrap()["takeovers"], 1);
+    assert!(fs::read(node.path("mnt/file")).unwrap() == content);
+    assert!(!node.path("run2").exists() && !node.path("cache2").exists());
 }

@@ -1,7 +1,5 @@
 //! `lamina trace` beside real mounts of a store that takes its time.
 
-#![allow(clippy::unwrap_used)]
-
 use blobstore::layer::Index;
 use blobstore::profile::{Profile, Run, Seen};
 use rustix::process::{Pid, Signal, kill_process};

@@ -1,7 +1,5 @@
 //! What an image says about itself changes nothing that another image, or another name, gets.
 
-#![allow(clippy::unwrap_used)]
-
 use containerd::snapshots::PrepareSnapshotRequest;
 use containerd::snapshots::snapshots_client::SnapshotsClient;
 use serde_json::json;

@@ -1,8 +1,6 @@
 //! A web server's directory as a store, read-only, and servers that do it badly.
 
 // Tests fail by panicking.
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
-
 use blobstore::refs::{ImageName, Refs};
 use blobstore::store::{FileStore, HttpStore, Settings, Store, StoreError, conformance, open_with};
 use bytes::Bytes;

@@ -1,7 +1,5 @@
 //! The node's cache from outside: torn, damaged, full, and used by readers who verify.
 
-#![allow(clippy::unwrap_used)]
-
 use crate::support::Input;
 use blobstore::cache::{Cache, Chunks, Options, Reserve, Stats};
 use blobstore::layer::{Index, LayerId};

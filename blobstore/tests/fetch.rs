@@ -2,8 +2,6 @@
 //!
 //! Time stands still while anything can still happen, so that no test depends on how fast the machine is.
 
-#![allow(clippy::unwrap_used)]
-
 use crate::support::node;
 use blobstore::fetch::{FetchKind, Fetcher, Layer, OnOutage, Options};
 use blobstore::layer::Index;

@@ -1,7 +1,5 @@
 //! Lists that are fetched before anybody asks, and what is told to those who watch.
 
-#![allow(clippy::unwrap_used)]
-
 use crate::support::{self, Input};
 use blobstore::cache::{Cache, Options as CacheOptions, Reserve};
 use blobstore::fetch::{Cause, Fetcher, Layer, Options, Starts};

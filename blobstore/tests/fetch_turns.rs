@@ -2,8 +2,6 @@
 //!
 //! Time stands still while anything can still happen, so that no test depends on how fast the machine is.
 
-#![allow(clippy::unwrap_used)]
-
 use crate::support::asked::{Setup, first_stalls, one_at_a_time, quick};
 use crate::support::node::{CHUNK, MS};
 use crate::support::trickle::Trickle;

@@ -4,8 +4,6 @@
 //! `WRITER_GENERATION`, write the new golden file beside the old one (`LAMINA_BLESS=1 cargo test -p blobstore --test
 //! layer_golden`), pin its digests here, and keep the old file among those that must be read.
 
-#![allow(clippy::unwrap_used)]
-
 use crate::support::Input;
 use blobstore::layer::{self, Flags, Section, WRITER_GENERATION};
 use std::path::{Path, PathBuf};

@@ -1,7 +1,5 @@
 //! Layers that are damaged, cut, from the future, or made to hurt: errors of the right kind, never a panic.
 
-#![allow(clippy::unwrap_used)]
-
 use crate::support::Input;
 use blobstore::layer::{self, ChunkEntry, Flags, Index, LayerError, Section};
 use blobstore::store::{Action, Fault, FileStore, Store};

@@ -1,7 +1,5 @@
 //! Layers written and read back: by this crate, by zstd's stream decoder, by the zstd program.
 
-#![allow(clippy::unwrap_used)]
-
 use crate::support::{Input, content};
 use blobstore::layer::{self, Flags, Front, Index, LayerError, Options, Section, Writer};
 use blobstore::store::{FileStore, Metered, Store};

@@ -3,8 +3,6 @@
 //! `tests/golden/refs/<what>.json` is the object as stored, `<what>.payload.json` its payload for people.
 //! `BLESS=1` writes files that are missing; one that is there is never touched.
 
-#![allow(clippy::unwrap_used)]
-
 use blobstore::layer::LayerId;
 use blobstore::refs::envelope::{self, Header};
 use blobstore::refs::*;

@@ -1,7 +1,5 @@
 //! Decorators forward everything, and do what they add.
 
-#![allow(clippy::unwrap_used)]
-
 use blobstore::store::{Action, Delay, Fault, FileStore, Metered, Op, Retry, Store, StoreError, conformance};
 use bytes::Bytes;
 use std::io::ErrorKind;

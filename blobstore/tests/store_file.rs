@@ -1,6 +1,4 @@
 //! The directory backend: the suite that every store passes, and what only a directory can get wrong.
-#![allow(clippy::unwrap_used)]
-
 use blobstore::store::{FileStore, Store, StoreError, conformance, open};
 use bytes::Bytes;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

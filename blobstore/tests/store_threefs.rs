@@ -1,6 +1,4 @@
 //! The 3FS backend, on a directory of any file system: the suite that every store passes, and what direct reads can get wrong.
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
-
 use blobstore::store::{Settings, Store, StoreError, ThreeFsStore, conformance, open};
 use bytes::Bytes;
 

@@ -1,6 +1,4 @@
 //! The 3FS backend through a user-space library: one that has the interface of 3FS's, compiled here from `usrbio.c`.
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
-
 use blobstore::store::{Settings, Store, StoreError, ThreeFsStore, conformance};
 use bytes::Bytes;
 use std::path::{Path, PathBuf};

@@ -6,8 +6,6 @@
 //! The corpus is `tests/cases` of the repository, or the directory in LAMINA_CASES. LAMINA_CASE=NAME runs one case.
 //! Needs root, python3, zstd and a kernel with EROFS and overlayfs.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
-
 use crate::mounted::{Mounts, mount, run};
 use blobstore::refs::{Refs, Stack, layer_key};
 use blobstore::store;

@@ -2,8 +2,6 @@
 //! the same is proven by each conversion itself, of every image of the corpus too (`cases`); of random stacks it is shown by
 //! `tree::collapse_tests`, and by the whole-system tests with the kernel's word on it.
 
-#![allow(clippy::unwrap_used)]
-
 use crate::support::{Item, Layout, Store, dir, file, link};
 use blobstore::refs::{Digest, Name, Stacks};
 use converter::{CollapsedReport, Options, Report};

@@ -1,7 +1,5 @@
 //! Conversions from outside: small image layouts into stores in temporary directories.
 
-#![allow(clippy::unwrap_used)]
-
 mod whole;
 
 use crate::support::{self, Layout, Store, dir, file, link};

@@ -2,8 +2,6 @@
 //!
 //! What a format cannot say (times under a second, long names, attributes) is left out of the tree where it is asked.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
-
 use crate::support::Store;
 use converter::{Options, Source};
 use std::io::Write;

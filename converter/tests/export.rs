@@ -1,7 +1,5 @@
 //! Exports: what comes out shows what went in, converts back to the same layer, and is never half there.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
-
 use crate::mounted::{Mounts, run};
 use crate::support::{Layout, Store, dir, file, link};
 use blobstore::refs::{Stack, TagName};

@@ -5,8 +5,6 @@
 //! names, holes, attributes, devices. LAMINA_PROPTEST=N runs N stacks instead of a few. Needs root, zstd, and a kernel with
 //! EROFS and overlayfs.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout)]
-
 use crate::mounted::{Mounts, mount, run};
 use blobstore::refs::{Digest, Refs, TagName, layer_key};
 use blobstore::store;

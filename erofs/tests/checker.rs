@@ -1,6 +1,4 @@
 //! Attacks on the checker, each a change to a good image with the checksum made right again; and the writer's refusals.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use std::fmt::Write as _;
 
 use crate::sample::{Sample, attributes, everything, with_xattrs};

@@ -1,6 +1,4 @@
 //! Names for bytes of the data space.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use crate::sample::everything;
 use erofs::{BLOCK_U64, Content, Files, Image, Kind, attach_device};
 use std::collections::HashMap;

@@ -1,6 +1,4 @@
 //! The Linux kernel as the judge: what it shows of our images is what was written.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use crate::judge::{self, Files, Loop, Mount, compare};
 use crate::sample::{Sample, attributes, everything};
 use erofs::{Content, Kind, Tree};

@@ -2,8 +2,6 @@
 //! shows: a name, an attribute or a byte that the two read differently is a way round the checker.
 //!
 //! `EROFS_MUTATIONS` sets how many are tried (default 3,000), `EROFS_MOUNTS` how many of the accepted are mounted (20).
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use crate::judge::{self, Files, Mount, compare};
 use crate::sample::{Sample, attributes, with_xattrs};
 use erofs::format::SUPERBLOCK_OFFSET;

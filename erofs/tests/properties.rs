@@ -1,6 +1,4 @@
 //! Properties of any tree, and of any damage to an image.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use crate::ask::ask_everything;
 use std::collections::BTreeMap;
 

@@ -1,6 +1,4 @@
 //! erofs-utils and erofs-rs as judges.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::process::Command;

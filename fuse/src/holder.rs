@@ -35,6 +35,10 @@ pub(crate) const STOP: &str = "stop";
 pub(crate) const ROLE: &str = "LAMINAD_ROLE";
 /// See [`ROLE`].
 pub(crate) const TAKEOVERS: &str = "LAMINAD_TAKEOVERS";
+/// Environment of a worker: the directories of [`Config::run`] and [`Config::cache_dir`] for as long as the holder lives.
+pub(crate) const RUN: &str = "LAMINAD_RUN";
+/// See [`RUN`].
+pub(crate) const CACHE: &str = "LAMINAD_CACHE";
 
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A worker that is asked to end unmounts what nobody uses; longer than this it is not waited for.
@@ -208,6 +212,8 @@ impl<'a> Holder<'a> {
             .args(&self.program.arguments)
             .env(ROLE, role)
             .env(TAKEOVERS, (self.takeovers + u32::from(self.adopting)).to_string())
+            .env(RUN, &self.config.run)
+            .env(CACHE, &self.config.cache_dir)
             .stdin(Stdio::from(self.connection.try_clone().map_err(Error::system)?))
             .stdout(Stdio::from(OwnedFd::from(theirs)))
             .kill_on_drop(true)

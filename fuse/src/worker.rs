@@ -34,13 +34,26 @@ const WRITE_DEADLINE: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// Whatever keeps it from starting; afterwards errors are the readers' and callers'.
-pub fn work(config: Config) -> Result<(), Error> {
+pub fn work(mut config: Config) -> Result<(), Error> {
+    stay(&mut config.run, holder::RUN);
+    stay(&mut config.cache_dir, holder::CACHE);
     let config = config.settled()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Error::system)?;
     let done = runtime.block_on(serve(config));
     // Tasks may still wait for the store; the holder does not wait for them.
     runtime.shutdown_background();
     done
+}
+
+/// Takes a directory from the holder. A worker reads the configuration anew, which may name another by then, or may be half
+/// written: mounts, callers and the next worker look where they looked before. A holder of an earlier build does not say.
+fn stay(directory: &mut PathBuf, name: &str) {
+    let Some(held) = std::env::var_os(name).map(PathBuf::from) else { return };
+    let configured = std::mem::replace(directory, held);
+    if configured.canonicalize().ok().as_ref() != Some(directory) {
+        let (configured, used) = (configured.display(), directory.display());
+        tracing::warn!(%configured, %used, "a directory changes only when laminad is started again");
+    }
 }
 
 async fn serve(config: Config) -> Result<(), Error> {

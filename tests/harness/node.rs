@@ -60,7 +60,10 @@ impl Node {
     pub fn reconfigure(&self, from: &str, to: &str) {
         let text = fs::read_to_string(self.config()).unwrap();
         assert!(text.contains(from), "{from} is not in {text}");
-        fs::write(self.config(), text.replace(from, to)).unwrap();
+        // At once: a worker that starts now must not read half of it.
+        let new = self.path("config.new");
+        fs::write(&new, text.replace(from, to)).unwrap();
+        fs::rename(new, self.config()).unwrap();
     }
 
     /// Has the configuration name another store than the node's own, with more sections.

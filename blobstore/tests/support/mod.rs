@@ -1,7 +1,5 @@
 //! Layers for the tests: made from numbers, the same on every machine.
 
-#![allow(unreachable_pub, clippy::unwrap_used)]
-
 pub mod asked;
 pub mod node;
 pub mod trickle;

@@ -1,6 +1,4 @@
 //! What the tests need of the machine: root, mounts, tools.
-#![allow(unreachable_pub, clippy::unwrap_used)]
-
 use std::ffi::OsStr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,4 @@
 //! Images for tests: a tree together with the data space that its files lie in.
-#![allow(unreachable_pub, clippy::unwrap_used)]
-
 use erofs::{Attributes, BLOCK, Content, Expect, Kind, Metadata, Node, NodeId, RareMap, Tree};
 
 pub struct Sample {
