@@ -16,6 +16,14 @@ struct Way {
     new: Vec<Vec<u8>>,
 }
 
+/// What becomes of something that is no directory on a path's own part of its way. What a link's target leads through is refused.
+#[derive(Clone, Copy, PartialEq)]
+enum Blocked {
+    /// Entries come after it: it is replaced by a directory, as where no link is on the way.
+    MakesRoom,
+    Refused,
+}
+
 impl Way {
     fn down(&mut self, paths: &Paths, name: Vec<u8>) {
         match paths.find(self.known, &name).filter(|_| self.new.is_empty()) {
@@ -47,7 +55,7 @@ impl Applying<'_> {
         if !self.paths().upwards(directory).any(|at| self.target_at(at).is_some()) {
             return Ok(directory);
         }
-        let Way { known, new } = self.walk(&self.paths().bytes(directory))?;
+        let Way { known, new } = self.walk(&self.paths().bytes(directory), Blocked::MakesRoom)?;
         // Links lead to paths that no entry names: a few bytes of a link to thousands.
         check_paths(self.paths().len() - self.before + new.len(), self.most)?;
         Ok(new.into_iter().fold(known, |at, name| self.model.child(at, &name)))
@@ -69,18 +77,22 @@ impl Applying<'_> {
     pub(super) fn lead_target(&mut self, target: &[u8]) -> Result<Option<PathId>> {
         let slash = target.iter().rposition(|&b| b == b'/');
         let (directory, name) = slash.map_or((&b""[..], target), |at| (&target[..at], &target[at + 1..]));
-        let led = self.walk(directory)?.known();
+        let led = self.walk(directory, Blocked::Refused)?.known();
         match name {
             b"" => Ok(led),
             _ => Ok(led.and_then(|led| self.paths().find(led, name))),
         }
     }
 
-    fn walk(&mut self, path: &[u8]) -> Result<Way> {
+    fn walk(&mut self, path: &[u8], blocked: Blocked) -> Result<Way> {
         let (mut way, mut links) = (Way { known: PathId::ROOT, new: Vec::new() }, 0);
         let mut rest: Vec<Vec<u8>> = path.rsplit(|&b| b == b'/').map(<[u8]>::to_vec).collect();
+        // How many of them are the path's own parts; those above are of links' targets.
+        let mut own = rest.len();
         while let Some(part) = rest.pop() {
             self.step(links)?;
+            let makes_room = blocked == Blocked::MakesRoom && rest.len() < own;
+            own = own.min(rest.len());
             match &part[..] {
                 b"" | b"." => continue,
                 b".." => {
@@ -97,7 +109,7 @@ impl Applying<'_> {
                     way.known = PathId::ROOT;
                 }
                 rest.extend(target.rsplit(|&b| b == b'/').map(<[u8]>::to_vec));
-            } else if links > 0 && !self.can_be_entered(at) {
+            } else if links > 0 && !makes_room && !self.can_be_entered(at) {
                 let at = show(&way.bytes(self.paths()));
                 return Err(Error::refused(format!("it leads through '{at}', which is no directory")));
             }

@@ -129,6 +129,33 @@ pub(super) fn random_layers_show_what_the_specification_says() {
     assert!(whole > ROUNDS / 4, "{whole} of {ROUNDS} stacks were not refused");
 }
 
+#[test]
+fn what_is_no_directory_makes_room_also_below_a_link() {
+    let layers = |layers: &[&[&str]]| -> Vec<Vec<String>> {
+        layers.iter().map(|layer| layer.iter().map(|&entry| entry.to_owned()).collect()).collect()
+    };
+    for stack in [
+        &[&["s -> b/c", "s/a", "s/a/a"][..]][..],
+        &[&["s -> b/c", "b/c/a", "s/a/a"]],
+        &[&["s -> b/c", "s/a/a", "s/a"]],
+        &[&["s -> b/c", "s/a", "s/a/"]],
+        &[&["s -> b/c", "b/c/a"], &["s/a/a"]],
+        &[&["s -> b/c", "b/c/a"], &["s/a/.wh.a", "x"]],
+        &[&["s -> b/c", "b/c/a"], &["s/a/.wh..wh..opq", "x"]],
+        &[&["s -> b/c", "s/a", "s/a/a/a"]],
+        &[&["s -> b/c", "b/c/a", "b/c/a/x -> /y"], &["s/a/x/z"]],
+    ] {
+        assert_eq!(judge(&layers(stack)), Ok(true), "{stack:?}");
+    }
+    for stack in [
+        &[&["s -> b/c", "b"][..], &["s/a"]][..],
+        &[&["s -> b/c", "b/c/a", "x = s/a/a"]],
+        &[&["s -> b/c", "b/c/l -> f", "b/c/f"], &["s/l/x"]],
+    ] {
+        assert_eq!(judge(&layers(stack)), Ok(false), "{stack:?}");
+    }
+}
+
 const ROUNDS: usize = 3000;
 
 #[test]
