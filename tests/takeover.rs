@@ -4,6 +4,7 @@ use rustix::process::{Signal, kill_process};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tests::node::{Node, pid, waiting_file};
@@ -197,4 +198,19 @@ fn a_worker_stays_where_the_daemon_is_whatever_it_reads() {
     assert_eq!(node.status().unwrap()["takeovers"], 1);
     assert!(fs::read(node.path("mnt/file")).unwrap() == content);
     assert!(!node.path("run2").exists() && !node.path("cache2").exists());
+}
+
+#[test]
+fn a_worker_under_a_limit_on_the_size_of_files_serves_what_it_cannot_cache() {
+    let Some((node, content)) = idle("a limit on the size of files") else { return };
+    let (worker, holder) = (pid(&node.status().unwrap()), node.status().unwrap()["holder_pid"].to_string());
+    let limited = Command::new("prlimit").args(["--pid", &holder, "--fsize=65536"]).status().unwrap();
+    assert!(limited.success());
+    kill_process(worker, Signal::KILL).unwrap();
+    node.wait("a successor", |node| node.status().is_some_and(|status| pid(&status) != worker));
+    let successor = pid(&node.status().unwrap());
+    assert!(fs::read(node.path("mnt/file")).unwrap() == content);
+    node.wait("a word about the cache", |node| node.log("laminad").contains("File too large"));
+    assert!(fs::read(node.path("mnt/other")).unwrap() == b"another layer's difference");
+    assert_eq!(pid(&node.status().unwrap()), successor);
 }

@@ -57,6 +57,7 @@ fn stay(directory: &mut PathBuf, name: &str) {
 }
 
 async fn serve(config: Config) -> Result<(), Error> {
+    holder::outlive_file_limits()?;
     let is_ready = Arc::new(AtomicBool::new(false));
     let stop = watch_holder(is_ready.clone())?;
     let (node, mut registry) = Node::assemble(config)?;
@@ -78,7 +79,6 @@ async fn serve(config: Config) -> Result<(), Error> {
         .add_service(control::CacheServer::new(Administration(Arc::clone(&node))))
         .serve_with_incoming(UnixListenerStream::new(listener));
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::system)?;
-    holder::outlive_file_limits()?;
     // Ctrl-C reaches the whole process group; only the holder acts on it.
     let _interrupt = signal(SignalKind::interrupt()).map_err(Error::system)?;
     is_ready.store(true, Ordering::SeqCst);

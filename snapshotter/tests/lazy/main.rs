@@ -1,5 +1,5 @@
-//! The snapshotter with a laminad that knows some layers: chains without an unpack, composed stacks, outages; and plain snapshots. Run
-//! through gRPC, with real mounts; the laminad is a fake (`fake.rs`).
+//! The snapshotter with a laminad that knows some layers: chains without an unpack, composed stacks, outages; and plain snapshots,
+//! also where it is killed. Run through gRPC, with real mounts; the laminad is a fake (`fake.rs`).
 
 // Test code, which clippy does not see outside of #[test] functions.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
