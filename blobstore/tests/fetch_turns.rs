@@ -167,15 +167,18 @@ async fn a_request_that_stalls_is_made_again_and_the_second_one_wins() {
     for action in [Action::Never, Action::Hang(100)] {
         let setup = Setup::new(60).await;
         let fetcher = setup.fetcher(Options { hedge: Hedge::P95, ..quick() }, move |request| match request.number {
+            // The store's times are known, and so is when a request is late.
+            ..40 => Action::Stall(MS),
             40 => action.clone(),
             _ => Action::Pass,
         });
         for chunk in 0..42 {
             setup.read(&fetcher, 0, chunk).await.unwrap();
         }
+        // A request is over a moment after its chunks were handed out.
+        tokio::time::sleep(5 * MS).await;
         assert_eq!(fetcher.meter().hedges(), (1, 1));
         assert_eq!((setup.requests().len(), fetcher.meter().fetch_errors()), (43, 0));
-        tokio::time::sleep(5 * MS).await;
         assert_eq!(fetcher.in_flight_bytes(), 0);
     }
 }
@@ -188,7 +191,6 @@ async fn of_two_requests_for_the_same_each_that_fails_is_counted() {
         let setup = Setup::new(42).await;
         let options = Options { hedge: Hedge::P95, attempt: 100 * MS, ..quick() };
         let fetcher = setup.fetcher(options, move |request| match request.number {
-            // The store's times are known, and so is when a request is late.
             ..40 => Action::Stall(MS),
             40 => Action::Hang(100),
             41 => second.clone(),
@@ -255,7 +257,7 @@ async fn a_store_that_becomes_slow_is_not_asked_much_more_for_it() {
         let setup = Setup::new(200).await;
         let fetcher = setup.fetcher(Options { hedge: Hedge::P95, decoded: 0, ..quick() }, move |request| {
             match u32::try_from(request.number).unwrap() {
-                ..100 => Action::Pass,
+                ..100 => Action::Stall(MS),
                 n if growing => Action::Stall(n * MS),
                 _ => Action::Stall(15 * MS),
             }

@@ -12,11 +12,18 @@ pub use v1::cache_server::{Cache, CacheServer};
 pub use v1::daemon_client::DaemonClient;
 pub use v1::daemon_server::{Daemon, DaemonServer};
 
+use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::net::UnixStream;
+use tokio::time::{Instant, sleep};
 use tonic::transport::{Channel, Endpoint, Uri};
 
 /// Name of the control socket in the daemon's `run` directory.
 pub const SOCKET: &str = "laminad.sock";
+
+/// Between two tries to reach a socket on which nobody listens.
+const AGAIN: Duration = Duration::from_millis(20);
 
 /// Why nobody could be reached, where `status` is the transport's and not an answer: the innermost cause, such as
 /// "connection refused", and not "transport error".
@@ -29,21 +36,61 @@ pub fn unreachable(status: &tonic::Status) -> Option<String> {
 }
 
 /// A client for the socket at `path`. Nothing is dialled before the first call, and a lost connection is dialled
-/// again: a caller may keep one client for good.
-pub fn client(path: &Path) -> DaemonClient<Channel> {
-    DaemonClient::new(channel(path))
+/// again: a caller may keep one client for good. A socket on which nobody listens is dialled for `patience`: the worker of
+/// laminad may just be replaced.
+pub fn client(path: &Path, patience: Duration) -> DaemonClient<Channel> {
+    DaemonClient::new(channel(path, patience))
 }
 
 /// As [`client`], for the cache.
-pub fn cache_client(path: &Path) -> CacheClient<Channel> {
-    CacheClient::new(channel(path))
+pub fn cache_client(path: &Path, patience: Duration) -> CacheClient<Channel> {
+    CacheClient::new(channel(path, patience))
 }
 
-fn channel(path: &Path) -> Channel {
+fn channel(path: &Path, patience: Duration) -> Channel {
     let path: PathBuf = path.to_owned();
     // The URI is never resolved: the connector below ignores it, but HTTP/2 wants an authority.
     Endpoint::from_static("http://laminad").connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
         let path = path.clone();
-        async move { tokio::net::UnixStream::connect(path).await.map(hyper_util::rt::TokioIo::new) }
+        async move { dial(&path, patience).await.map(hyper_util::rt::TokioIo::new) }
     }))
+}
+
+async fn dial(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let until = Instant::now() + patience;
+    loop {
+        match UnixStream::connect(path).await {
+            // A daemon that ends takes its socket with it; a worker that is replaced leaves it.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && Instant::now() < until => {
+                sleep(AGAIN).await;
+            }
+            dialled => return dialled,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::UnixListener;
+
+    #[tokio::test]
+    async fn a_socket_that_somebody_left_is_dialled_until_somebody_listens_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let (socket, new) = (dir.path().join("socket"), dir.path().join("new"));
+        let dialled = |patience| {
+            let socket = socket.clone();
+            async move { dial(&socket, patience).await.map(drop).map_err(|error| error.kind()) }
+        };
+        let patience = Duration::from_secs(600);
+        assert_eq!(dialled(patience).await, Err(io::ErrorKind::NotFound));
+        drop(UnixListener::bind(&socket).unwrap());
+        assert_eq!(dialled(AGAIN * 2).await, Err(io::ErrorKind::ConnectionRefused));
+        let waiting = tokio::spawn(dialled(patience));
+        sleep(AGAIN * 2).await;
+        assert!(!waiting.is_finished());
+        let _successor = UnixListener::bind(&new).unwrap();
+        std::fs::rename(&new, &socket).unwrap();
+        assert_eq!(waiting.await.unwrap(), Ok(()));
+    }
 }

@@ -1,7 +1,7 @@
 //! What a layer assumes of the tree below it, in the words of the store's references.
 //!
 //! A conversion keeps the lists of all its layers until it publishes them, and a list can have megabytes: they are kept as
-//! they are written ([`Listed`]), and are read where one is looked at.
+//! they are written ([`AssumeList`]), and are read where one is looked at.
 
 use crate::below::Below;
 use crate::error::{Error, Result};
@@ -14,9 +14,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
 
 /// A layer's list of assumptions, as its own index has it: JSON, or no bytes where there is none. Copies share them.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Listed(Bytes);
+pub(crate) struct AssumeList(Bytes);
 
-impl Listed {
+impl AssumeList {
     /// Writes a list, of so many bytes at most.
     pub(crate) fn write(assumes: impl IntoIterator<Item = Assume>, most: usize) -> Result<Self> {
         let mut bytes = Vec::new();
@@ -55,13 +55,13 @@ impl Listed {
 }
 
 /// Records have it as references do.
-impl Serialize for Listed {
+impl Serialize for AssumeList {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         self.read().map_err(ser::Error::custom)?.serialize(serializer)
     }
 }
 
-impl<'de> Deserialize<'de> for Listed {
+impl<'de> Deserialize<'de> for AssumeList {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         Self::write(Vec::deserialize(deserializer)?, LISTED).map_err(de::Error::custom)
     }
@@ -129,22 +129,22 @@ mod tests {
     #[test]
     fn a_list_is_written_as_indexes_and_records_have_it_and_comes_back() {
         for assumes in [list(), list()[..1].to_vec()] {
-            let listed = Listed::write(assumes.clone(), 1000).unwrap();
+            let listed = AssumeList::write(assumes.clone(), 1000).unwrap();
             let json = serde_json::to_vec(&assumes).unwrap();
             assert_eq!((listed.bytes(), listed.read().unwrap()), (&json[..], assumes));
             assert_eq!(serde_json::to_vec(&listed).unwrap(), json);
-            assert_eq!(serde_json::from_slice::<Listed>(&json).unwrap().bytes(), json);
+            assert_eq!(serde_json::from_slice::<AssumeList>(&json).unwrap().bytes(), json);
         }
-        assert!(Listed::write([], 0).unwrap().bytes().is_empty());
-        assert_eq!(serde_json::to_string(&Listed::default()).unwrap(), "[]");
-        assert!(serde_json::from_str::<Listed>("[]").unwrap().is_empty());
+        assert!(AssumeList::write([], 0).unwrap().bytes().is_empty());
+        assert_eq!(serde_json::to_string(&AssumeList::default()).unwrap(), "[]");
+        assert!(serde_json::from_str::<AssumeList>("[]").unwrap().is_empty());
     }
 
     #[test]
     fn a_list_is_refused_past_its_bound() {
         let length = serde_json::to_vec(&list()).unwrap().len();
-        assert!(Listed::write(list(), length).is_ok());
-        let error = Listed::write(list(), length - 1).unwrap_err();
+        assert!(AssumeList::write(list(), length).is_ok());
+        let error = AssumeList::write(list(), length - 1).unwrap_err();
         assert!(error.is_refusal() && error.to_string().contains("take too much from the trees below"), "{error}");
     }
 }

@@ -1,15 +1,15 @@
 //! One layer, from its input to a layer file in the stage.
 
-use crate::assume::{Listed, assume};
+use crate::assume::{AssumeList, assume};
 use crate::below::Below;
 use crate::chunk_size::ChunkSize;
-use crate::contents::StoredContents;
 use crate::entries::{read_directory, read_entries};
 use crate::error::{Error, Result};
 use crate::limits::LISTED;
 use crate::metadata;
 use crate::pack::{Contents, First, Plan, Spool, plan};
 use crate::source::{Headers, InPlace, LayerBlob, LayerStream, OpenBlob, ReadSums, Reading};
+use crate::stored::StoredContents;
 use crate::tar::Reader;
 use crate::tree::{Settled, Upper};
 use blobstore::layer::{Flags, Front, Options as WriterOptions, Section, Summary, WRITER_GENERATION, Writer, format};
@@ -59,7 +59,7 @@ pub(crate) struct Made {
     pub(crate) data_bytes: u64,
     pub(crate) chunks: u32,
     /// What it took from below.
-    pub(crate) assumes: Listed,
+    pub(crate) assumes: AssumeList,
     pub(crate) warnings: Vec<String>,
     /// Digests and sizes of a tar.
     pub(crate) sums: Option<ReadSums>,
@@ -89,7 +89,7 @@ pub(crate) fn build(input: Input, below: &Below, settings: &Settings, runtime: &
     tracing::debug!(entries, spooled = spool.stored(), ms = started.elapsed().as_millis(), "layer read");
     let collected = Collected::of(&upper, spool)?;
     let made = upper.settle(&below.merged).and_then(|mut settled| {
-        let assumes = Listed::write(std::mem::take(&mut settled.assumes).into_iter().map(assume), LISTED)?;
+        let assumes = AssumeList::write(std::mem::take(&mut settled.assumes).into_iter().map(assume), LISTED)?;
         let contents = collected.complete(&mut settled, below, runtime)?;
         finish(settled, assumes, contents, settings)
     });
@@ -108,7 +108,7 @@ pub(crate) fn assemble(
     runtime: &Handle,
 ) -> Result<Made> {
     let entries = settled.tree.walk().count() as u64;
-    let assumes = Listed::write(assumes, LISTED)?;
+    let assumes = AssumeList::write(assumes, LISTED)?;
     let contents = Collected::Open(Spool::new(&settings.stage)?).complete(&mut settled, below, runtime)?;
     let (made, _) = finish(settled, assumes, contents, settings)?;
     Ok(Made { entries, ..made })
@@ -150,7 +150,7 @@ impl Collected {
 }
 
 /// Makes the layer file of a layer that is decided, and whose files' contents are all there.
-fn finish(settled: Settled, assumes: Listed, contents: Contents, settings: &Settings) -> Result<(Made, Bytes)> {
+fn finish(settled: Settled, assumes: AssumeList, contents: Contents, settings: &Settings) -> Result<(Made, Bytes)> {
     let started = Instant::now();
     let Settled { mut tree, contents: files, root_opaque, warnings, marks, .. } = settled;
     let plan = plan(&mut tree, &files, contents, settings.chunk_size.bytes(), settings.first.as_deref())?;
@@ -300,7 +300,7 @@ fn write(front: &Front, plan: &Plan, settings: &Settings) -> Result<Summary> {
 }
 
 /// What the layer's index says of the layer beside its tables: what it took from below is listed in it.
-fn properties(root_opaque: bool, assumes: &Listed) -> (Flags, Vec<Section>) {
+fn properties(root_opaque: bool, assumes: &AssumeList) -> (Flags, Vec<Section>) {
     let mut flags = Flags::empty();
     if root_opaque {
         flags |= Flags::ROOT_OPAQUE;

@@ -6,7 +6,6 @@
 //! a layer that was used again where it does not fit.
 
 use crate::below::Below;
-use crate::contents::{StoredContents, runs};
 use crate::error::{Error, Result, store};
 use crate::model::content::ContentHash;
 use crate::model::{Inode, Kind, Model, PathId};
@@ -14,6 +13,7 @@ use crate::options::keeps_marks;
 use crate::ready::chain_ids;
 use crate::registry;
 use crate::source::{Blobs, Image, LayerBlob, LayerStream, Opened, Platforms, ReadSums, Source, open};
+use crate::stored::{StoredContents, runs};
 use crate::tar::Reader;
 use crate::tree::Merged;
 use blobstore::layer::verify_object;

@@ -22,7 +22,7 @@ pub const PATHS: usize = 4 << 20;
 pub const DIRECTORIES: u64 = 1 << 30;
 
 /// What all layers of an image may hold together.
-pub(crate) const IMAGE: Held = Held { names: 16 << 20, text: 1 << 30 };
+pub(crate) const IMAGE: Totals = Totals { names: 16 << 20, text: 1 << 30 };
 
 /// Bytes of link targets and extended attributes in a layer: the largest images have some megabytes.
 pub const TEXT: u64 = 512 << 20;
@@ -81,14 +81,14 @@ pub const WARNINGS: usize = 100;
 
 /// What layers hold together: what is kept of all layers below the one that is converted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Held {
+pub struct Totals {
     /// Names: the root's, those that other layers hide, and each of a node that has several.
     pub names: usize,
     /// Bytes of targets of symbolic links and of extended attributes, those of each node.
     pub text: u64,
 }
 
-impl Held {
+impl Totals {
     /// Counts a node's extended attributes.
     pub(crate) fn count_attributes(&mut self, attributes: &Attributes) {
         self.text += text(attributes);
@@ -112,7 +112,7 @@ impl Held {
     }
 }
 
-impl Add for Held {
+impl Add for Totals {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn names_and_texts_of_an_image_are_bounded() {
-        let with = |names, text| Held { names, text };
+        let with = |names, text| Totals { names, text };
         assert!(IMAGE.check(&IMAGE).is_ok());
         for (more, says) in [(with(1, 0), "names"), (with(0, 1), "attributes")] {
             let error = (IMAGE + more).check(&IMAGE).unwrap_err();

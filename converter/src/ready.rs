@@ -1,6 +1,6 @@
 //! Layers of an image that are ready to be published, and what is told of them.
 
-use crate::assume::Listed;
+use crate::assume::AssumeList;
 use crate::below::Below;
 use crate::build::Made;
 use crate::report::{LayerReport, MadeReport};
@@ -19,7 +19,7 @@ pub(crate) struct Ready {
 /// What references are to say of a new layer.
 pub(crate) struct Fresh {
     /// For the reference of its diff id: what it took from below.
-    pub(crate) candidate: Option<(Digest, Listed)>,
+    pub(crate) candidate: Option<(Digest, AssumeList)>,
     /// For that of its blob.
     pub(crate) source: Option<LayerBlob>,
 }

@@ -158,12 +158,16 @@ fn watch_holder(is_ready: Arc<AtomicBool>) -> Result<oneshot::Receiver<()>, Erro
 }
 
 /// The control socket, in place of what a predecessor left. Root alone may speak to it.
+/// The socket at `path`, which is root's alone and answers from its first moment. Whoever dials it meanwhile finds the one
+/// that a dead worker left, and tries again.
 fn bind(path: &Path) -> Result<UnixListener, Error> {
     use std::os::unix::fs::PermissionsExt;
     let fail = |e| Error::path(path, e);
-    let _ = std::fs::remove_file(path);
-    let listener = UnixListener::bind(path).map_err(fail)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(fail)?;
+    let new = path.with_extension("new");
+    let _ = std::fs::remove_file(&new);
+    let listener = UnixListener::bind(&new).map_err(fail)?;
+    std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o600)).map_err(fail)?;
+    std::fs::rename(&new, path).map_err(fail)?;
     Ok(listener)
 }
 

@@ -40,7 +40,7 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     pub(crate) fn new(socket: &Path) -> Self {
-        Self { client: control::client(socket), socket: socket.to_owned() }
+        Self { client: control::client(socket, Duration::ZERO), socket: socket.to_owned() }
     }
 
     /// The stack that `reference` names, bottom to top; at least one layer, every id well-formed.

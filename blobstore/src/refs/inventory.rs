@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 #[derive(Deserialize)]
 struct Index {
     #[serde(default)]
-    manifests: Vec<Listed>,
+    manifests: Vec<Descriptor>,
 }
 
 #[derive(Deserialize)]
-struct Listed {
+struct Descriptor {
     digest: String,
 }
 

@@ -2,8 +2,8 @@
 
 use crate::below::Below;
 use crate::compare::content_hash;
-use crate::contents::StoredContents;
 use crate::error::{Result, show};
+use crate::stored::StoredContents;
 use crate::tree::NodeId;
 use erofs::{Content, Kind};
 use std::collections::{BTreeSet, HashMap, HashSet};

@@ -7,8 +7,8 @@
 use super::Work;
 use super::pax::{self, Described};
 use super::view::View;
-use crate::contents::{Run, runs};
 use crate::error::{Error, Result};
+use crate::stored::{Run, runs};
 use crate::tar::{PATH_MAX, WHITEOUT};
 use crate::tree::OPAQUE;
 use erofs::{Attributes, Content, Kind, NodeId, Visit};

@@ -7,8 +7,8 @@
 use super::Work;
 use super::attributes::{apply, failed, named};
 use super::view::View;
-use crate::contents::runs;
 use crate::error::{Error, Result, show};
+use crate::stored::runs;
 use erofs::{Content, Kind, NodeId, Tree};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use std::collections::HashMap;

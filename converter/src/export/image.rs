@@ -5,8 +5,8 @@
 
 use super::Work;
 use super::view::View;
-use crate::contents::Run;
 use crate::error::{Error, Result, unwritable};
+use crate::stored::Run;
 use erofs::{BLOCK_U64, Content, Expect, Tree};
 use std::collections::HashMap;
 use std::fs::File;

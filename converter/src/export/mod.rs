@@ -13,8 +13,8 @@ mod pax;
 mod view;
 
 use crate::below::{self, Below, StoredLayer};
-use crate::contents::{Run, StoredContents};
 use crate::error::{Error, Result};
+use crate::stored::{Run, StoredContents};
 use blobstore::layer::{LayerError, read_head_file};
 use blobstore::refs::{Stack, StackEntry};
 use blobstore::store::{FileStore, Store};

@@ -65,7 +65,7 @@ impl View {
 
     /// Bytes of all contents, holes left out; those of a file with several names count once.
     pub(super) fn bytes(&self) -> u64 {
-        let stored = |content: &Content| crate::contents::runs(content).iter().map(|run| run.length).sum::<u64>();
+        let stored = |content: &Content| crate::stored::runs(content).iter().map(|run| run.length).sum::<u64>();
         self.files().map(|(_, content)| stored(&content)).fold(0, u64::saturating_add)
     }
 

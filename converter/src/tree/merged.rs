@@ -1,7 +1,7 @@
 //! What a stack of layers shows: the tree below the next layer.
 
 use crate::error::{Error, Result};
-use crate::limits::{Held, IMAGE};
+use crate::limits::{IMAGE, Totals};
 use erofs::{Attributes, Content, FileType, Kind, NodeId, Tree};
 
 /// Overlayfs's mark of a directory that hides the same directory in the layers below.
@@ -16,7 +16,7 @@ pub struct Merged {
     from: Vec<u32>,
     layers: usize,
     /// What the layers held.
-    held: Held,
+    held: Totals,
 }
 
 /// A node of a [`Merged`].
@@ -35,7 +35,7 @@ pub struct Node {
 
 impl Default for Merged {
     fn default() -> Self {
-        Self { tree: Tree::new(Attributes::default()), from: vec![0], layers: 0, held: Held::default() }
+        Self { tree: Tree::new(Attributes::default()), from: vec![0], layers: 0, held: Totals::default() }
     }
 }
 
@@ -52,7 +52,7 @@ impl Merged {
 
     /// What the layers held, what others hide of it included, since the last one that hides all below it. A directory
     /// counts its attributes with each layer, and its name once.
-    pub fn held(&self) -> Held {
+    pub fn held(&self) -> Totals {
         self.held
     }
 
@@ -109,13 +109,13 @@ impl Merged {
     }
 
     /// As [`Merged::overlay`]: all layers may hold `most`. A manifest can name one large layer again and again.
-    pub(super) fn overlay_within(&mut self, layer: &Tree, root_opaque: bool, most: &Held) -> Result<()> {
+    pub(super) fn overlay_within(&mut self, layer: &Tree, root_opaque: bool, most: &Totals) -> Result<()> {
         let root = shown(layer.attributes(Tree::ROOT));
         match root_opaque || self.layers == 0 {
             // Fits: see `limits::LAYERS`.
             true => {
                 (self.tree, self.from) = (Tree::new(root.clone()), vec![self.layers as u32]);
-                self.held = Held { names: 1, text: 0 };
+                self.held = Totals { names: 1, text: 0 };
             }
             false => self.tree.set_attributes(Tree::ROOT, &root),
         }

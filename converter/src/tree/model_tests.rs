@@ -4,8 +4,8 @@
 use super::tests::upper;
 use super::*;
 use crate::compare::shown;
-use crate::contents::StoredContents;
 use crate::model::Model;
+use crate::stored::StoredContents;
 use crate::tar::Reader;
 use std::sync::LazyLock;
 use tokio::runtime::Runtime;

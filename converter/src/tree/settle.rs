@@ -11,7 +11,7 @@ use super::paths::{Path, Slots};
 use super::upper::{Says, Upper};
 use super::visit::{Lower, Visit, step};
 use crate::error::Result;
-use crate::limits::{ASSUMED, Held, IMAGE, PATHS, check_directories};
+use crate::limits::{ASSUMED, IMAGE, PATHS, Totals, check_directories};
 use erofs::{Attributes, NodeId, Tree};
 
 /// A layer, decided.
@@ -40,7 +40,7 @@ impl Upper {
     }
 
     /// As [`Upper::settle`]: with the layers below, the layer may hold `most`, and its list of assumptions takes so many bytes.
-    pub(super) fn settle_within(mut self, below: &Merged, most: &Held, assumed: usize) -> Result<Settled> {
+    pub(super) fn settle_within(mut self, below: &Merged, most: &Totals, assumed: usize) -> Result<Settled> {
         let mut assumes = Assumes::new(assumed);
         self.follow_links(below, &mut assumes, PATHS)?;
         self.resolve_links(below, &mut assumes, PATHS)?;

@@ -3,7 +3,7 @@
 use super::assume::Assumes;
 use super::*;
 use crate::error::Result;
-use crate::limits::{Held, IMAGE};
+use crate::limits::{IMAGE, Totals};
 use crate::tar::{Entry, Kind as TarKind, Shape, TreePath};
 use erofs::{Attributes, Kind, Tree};
 
@@ -352,8 +352,8 @@ fn directories_that_only_targets_of_links_name_count_as_paths() {
 fn names_of_all_layers_are_bounded_together_and_each_of_a_file_counts() {
     let below = below(&[&["d/f", "d/g = d/f"], &["d/h = d/f", "d/i = d/f"], &["-x", "d/", "d/.wh.g"]]);
     // The root, `d`, and of the second layer the file that it copied.
-    assert_eq!(below.held(), Held { names: 2 + 3 + 3, text: 0 });
-    let settle = |names| upper(&["e", "d/j"]).unwrap().settle_within(&below, &Held { names, text: 0 }, usize::MAX);
+    assert_eq!(below.held(), Totals { names: 2 + 3 + 3, text: 0 });
+    let settle = |names| upper(&["e", "d/j"]).unwrap().settle_within(&below, &Totals { names, text: 0 }, usize::MAX);
     assert!(settle(8 + 4).is_ok());
     let error = settle(8 + 3).unwrap_err();
     assert!(error.is_refusal() && error.to_string().contains("more than 11 names in all its layers"), "{error}");
@@ -362,7 +362,7 @@ fn names_of_all_layers_are_bounded_together_and_each_of_a_file_counts() {
 #[test]
 fn a_layer_that_an_image_has_again_and_again_counts_each_time() {
     let layer = upper(&["a", "b", "c"]).unwrap().settle(&Merged::new()).unwrap().tree;
-    let (mut merged, most) = (Merged::new(), Held { names: 10, text: 0 });
+    let (mut merged, most) = (Merged::new(), Totals { names: 10, text: 0 });
     for _ in 0..3 {
         merged.overlay_within(&layer, false, &most).unwrap();
     }
@@ -379,7 +379,7 @@ fn targets_and_attributes_of_all_layers_are_bounded_together() {
             let xattrs = [(b"user.a".to_vec(), b"1234".to_vec())].into_iter().collect();
             upper.add(Entry { path, kind, attributes: Attributes { xattrs, ..Attributes::default() } }, None).unwrap();
         }
-        upper.settle_within(from, &Held { names: 100, text }, usize::MAX)
+        upper.settle_within(from, &Totals { names: 100, text }, usize::MAX)
     };
     let mut merged = Merged::new();
     for layer in 1..=3 {
@@ -392,7 +392,7 @@ fn targets_and_attributes_of_all_layers_are_bounded_together() {
     assert!(error.is_refusal() && error.to_string().contains("attributes in all its layers"), "{error}");
     // What nothing shows through of is forgotten; the root has the attributes that it had.
     merged.overlay(&with(&["d"], &merged, 1000).unwrap().tree, true).unwrap();
-    assert_eq!(merged.held(), Held { names: 3, text: 25 });
+    assert_eq!(merged.held(), Totals { names: 3, text: 25 });
 }
 
 #[test]

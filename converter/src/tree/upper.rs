@@ -6,7 +6,7 @@
 //! `through.rs` moves it to where the link leads, once all entries and the tree below are known.
 
 use crate::error::{Error, Result, show};
-use crate::limits::{Held, WARNINGS};
+use crate::limits::{Totals, WARNINGS};
 use crate::tar::{Entry, Kind as TarKind, TreePath, WHITEOUT};
 use crate::tree::merged::Placed;
 use crate::tree::paths::{Slot, Slots};
@@ -53,7 +53,7 @@ pub struct Upper {
     /// Number of the entry that is being added.
     pub(super) order: u32,
     /// What the entries held, names not counted.
-    pub(super) held: Held,
+    pub(super) held: Totals,
 }
 
 /// What the name of an entry makes of it.
@@ -102,7 +102,7 @@ impl Default for Upper {
             warned: 0,
             keep_marks: false,
             order: 0,
-            held: Held::default(),
+            held: Totals::default(),
         }
     }
 }
