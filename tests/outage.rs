@@ -66,7 +66,7 @@ fn with_wait_readers_outlast_an_outage_and_can_be_killed_in_it() {
 
 #[test]
 fn with_fail_readers_of_a_store_that_is_out_get_an_error_at_the_deadline() {
-    let Some((node, content, out)) = node("a store that is out", 1 << 20, "deadline = \"1s\"\n") else { return };
+    let Some((node, content, out)) = node("a store that is out", 1 << 20, "deadline = \"3s\"\n") else { return };
     let file = node.path("mnt/big");
     out.store(true, Relaxed);
     assert_eq!(fs::read(&file).unwrap_err().raw_os_error(), Some(5));

@@ -15,7 +15,8 @@ const FILE: usize = 512 << 10;
 const FILES: u64 = 32;
 /// What the start reads.
 const START: [u64; 12] = [30, 2, 17, 5, 9, 21, 11, 28, 0, 14, 6, 25];
-const QUIET: &str = "quiet = \"300ms\"\n";
+/// Longer than a busy machine pauses between two reads.
+const QUIET: &str = "quiet = \"1s\"\n";
 
 /// A node with the layer `base/one:1` of equal files, and the layer's id.
 fn node(test: &str, profile: &str) -> Option<(Node, String)> {
@@ -135,11 +136,11 @@ fn a_worker_that_dies_loses_the_recording_it_was_at_and_nothing_else() {
     let target = mount(&node, "mnt");
     read(&target, &START[..4]);
     let worker = pid(&node.status().unwrap());
-    node.reconfigure("quiet = \"1h\"", "quiet = \"300ms\"");
+    node.reconfigure("quiet = \"1h\"", "quiet = \"1s\"");
     kill_process(worker, Signal::KILL).unwrap();
     node.wait("a successor", |n| n.status().is_some_and(|s| pid(&s) != worker));
     read(&target, &START);
-    std::thread::sleep(Duration::from_secs(1));
+    std::thread::sleep(Duration::from_secs(2));
     assert_eq!(profile_of(&node, &layer, "one"), None);
     unmount(&node, &target);
     let target = mount(&node, "mnt");
@@ -162,13 +163,13 @@ fn a_mount_of_what_is_in_the_page_cache_leaves_the_profile_as_it_was() {
     let second = mount(&node, "second");
     read(&second, &START);
     read(&second, &[1]);
-    std::thread::sleep(Duration::from_secs(1));
+    std::thread::sleep(Duration::from_secs(2));
     assert_eq!(profile_of(&node, &layer, "one"), profile);
     unmount(&node, &second);
     unmount(&node, &first);
     // Mounted and not read: nothing is known of this start.
     let third = mount(&node, "third");
-    std::thread::sleep(Duration::from_secs(1));
+    std::thread::sleep(Duration::from_secs(2));
     unmount(&node, &third);
     assert_eq!(profile_of(&node, &layer, "one"), profile);
     assert!(node.stop_daemon());

@@ -5,7 +5,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount_bind, mount_remount, unmount
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Request, Response, Status};
 
@@ -20,7 +20,7 @@ pub(crate) struct Inner {
     pub(crate) opaque: HashSet<String>,
     /// References that were asked for, in order.
     pub(crate) resolved: Vec<String>,
-    /// (layer id, target) of each Attach, in order.
+    /// (layer id, target) of each Attach, in order, also of those that still take their time.
     pub(crate) attached: Vec<(String, String)>,
     /// For what layers were attached.
     pub(crate) started: HashSet<String>,
@@ -30,7 +30,7 @@ pub(crate) struct Inner {
     pub(crate) kept: Vec<String>,
     /// Attach fails.
     pub(crate) broken: bool,
-    /// Everything takes so long.
+    /// Everything takes so long; also what was begun when it was another time.
     pub(crate) delay: Duration,
 }
 
@@ -65,13 +65,14 @@ impl Fake {
     }
 
     async fn delay(&self) {
-        let delay = self.lock().delay;
-        tokio::time::sleep(delay).await;
+        let begun = Instant::now();
+        while begun.elapsed() < self.lock().delay {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
     fn attach_now(&self, id: String, target: String) -> Result<(), Status> {
         let mut inner = self.lock();
-        inner.attached.push((id.clone(), target.clone()));
         if inner.broken {
             return Err(Status::unavailable("the store is on fire"));
         }
@@ -111,9 +112,11 @@ impl control::Daemon for Fake {
     }
 
     async fn attach(&self, request: Request<v1::AttachRequest>) -> Result<Response<v1::AttachReply>, Status> {
-        self.delay().await;
         let v1::AttachRequest { layer, target, start } = request.into_inner();
-        self.attach_now(layer.unwrap_or_default().id, target)?;
+        let id = layer.unwrap_or_default().id;
+        self.lock().attached.push((id.clone(), target.clone()));
+        self.delay().await;
+        self.attach_now(id, target)?;
         self.lock().started.insert(start);
         Ok(Response::new(v1::AttachReply {}))
     }

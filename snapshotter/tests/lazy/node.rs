@@ -25,6 +25,8 @@ pub(crate) struct Node {
     daemon: Option<Serving>,
     snapshotter: Option<(tokio::sync::oneshot::Sender<()>, JoinHandle<snapshotter::Result<()>>)>,
     client: SnapshotsClient<Channel>,
+    /// Of a snapshotter that is started; longer than a busy machine takes.
+    pub(crate) resolve_deadline: Duration,
 }
 
 impl Node {
@@ -36,7 +38,8 @@ impl Node {
         }
         let dir = tempfile::tempdir().unwrap();
         let client = SnapshotsClient::new(containerd::channel(&dir.path().join("s.sock")));
-        let mut node = Self { dir, fake: Fake::default(), daemon: None, snapshotter: None, client };
+        let resolve_deadline = Duration::from_secs(60);
+        let mut node = Self { dir, fake: Fake::default(), daemon: None, snapshotter: None, client, resolve_deadline };
         node.start_daemon();
         node.start_snapshotter().await;
         Some(node)
@@ -55,8 +58,8 @@ impl Node {
     pub(crate) async fn start_snapshotter(&mut self) {
         let at = |name: &str| self.dir.path().join(name);
         let mut config = snapshotter::Config::new(&at("root"), &at("s.sock"), &at("laminad.sock"));
-        config.resolve_deadline = Duration::from_millis(500);
-        config.attach_deadline = Duration::from_secs(5);
+        config.resolve_deadline = self.resolve_deadline;
+        config.attach_deadline = Duration::from_secs(60);
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let running = tokio::spawn(snapshotter::run(config, async move {
             let _ = stopped.await;

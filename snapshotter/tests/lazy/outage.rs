@@ -18,12 +18,15 @@ async fn without_laminad_images_are_unpacked() {
 
 #[tokio::test]
 async fn a_no_is_remembered_and_so_is_silence() {
-    let Some(node) = Node::start().await else { return };
+    let Some(mut node) = Node::start().await else { return };
     for key in ["k1", "k2", "k3"] {
         let none = chain("none");
         assert_eq!(code(node.prepare(key, "", &[(crate::node::TARGET, &none)]).await), Fine);
     }
     assert_eq!(node.fake.lock().resolved.len(), 1);
+    node.stop_snapshotter().await;
+    node.resolve_deadline = Duration::from_millis(500);
+    node.start_snapshotter().await;
     node.fake.lock().delay = Duration::from_secs(3600);
     assert_eq!(code(node.unpack(&chain("slow"), "").await), Fine);
     assert_eq!(code(node.unpack(&chain("another"), "").await), Fine);

@@ -73,9 +73,17 @@ async fn what_a_client_began_is_finished_when_the_client_goes() {
     let one = chain("c1");
     node.stack(&one, &["a"]);
     assert_eq!(code(node.unpack(&one, "").await), AlreadyExists);
-    node.fake.lock().delay = Duration::from_millis(200);
-    let gone = tokio::time::timeout(Duration::from_millis(50), node.prepare("c", &one, &[])).await;
-    assert!(gone.is_err(), "it was to take longer");
+    node.fake.lock().delay = Duration::from_secs(3600);
+    let begun = async {
+        while node.fake.lock().attached.is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        _ = node.prepare("c", &one, &[]) => panic!("it was to take longer"),
+        () = begun => {}
+    }
+    node.fake.lock().delay = Duration::ZERO;
     while code(node.stat("c").await) == NotFound {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
