@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use tests::containerd::{Containerd, Setup};
+use tests::containerd::{Containerd, Setup, shown};
 use tests::image::{Image, layer};
 use tests::node::Node;
 
@@ -41,7 +41,7 @@ fn base() -> Vec<u8> {
     }
     // But of what is mounted there.
     let times = "find / -xdev -exec stat -c '%n %Y' {} + | grep -v '^/\\(dev\\|proc\\|run\\|sys\\) ' | sort";
-    let script = format!("{times}; echo ----; {LIST}; echo ----; {CHANGE}; {LIST}").into_bytes();
+    let script = shown(&format!("{times}; echo ----; {LIST}; echo ----; {CHANGE}; {LIST}")).into_bytes();
     header.set_entry_type(tar::EntryType::Regular);
     for (name, content) in [("bin/busybox", fs::read("/bin/busybox").unwrap()), ("script", script)] {
         header.set_size(content.len() as u64);
@@ -86,7 +86,7 @@ fn run(options: &[&str]) -> Seen {
     containerd.run(&["containers", "create", "--snapshotter", "lamina", NAME, "one", "/bin/sh", "/script"]);
     let mounts = containerd.run(&["snapshots", "--snapshotter", "lamina", "mounts", "/x", "one"]);
     let mounted = node.status().unwrap()["mounts"].as_array().unwrap().len();
-    let shown = containerd.run(&["tasks", "start", "one"]);
+    let shown = containerd.show(&["tasks", "start", "one"]);
     let mut parts = shown.split("----\n").map(str::to_owned);
     let (times, before, after) = (parts.next().unwrap(), parts.next().unwrap(), parts.next().unwrap());
     let option = |name: &str| {

@@ -7,7 +7,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use tests::containerd::{Containerd, Setup};
+use tests::containerd::{Containerd, Setup, shown};
 use tests::image::Image;
 use tests::node::Node;
 use tests::registry::{Options, Registry};
@@ -90,7 +90,7 @@ fn pushed(test: &str, node: &Node) -> Option<(Registry, String)> {
 fn script(show: &str) -> String {
     // busybox's applets by name, without links in the image.
     let applets = ["cat", "ls", "stat"].map(|name| format!("{name}() {{ /bin/busybox {name} \"$@\"; }}; "));
-    applets.concat() + show
+    shown(&(applets.concat() + show))
 }
 
 /// A `mkfs.erofs` that is new enough for containerd to load its differ, and makes nothing.
@@ -129,7 +129,7 @@ fn containerds_own_erofs_snapshotter_runs_our_layers() {
     let (platform, ours) = ("linux(+erofs)/amd64", registry.image(&format!("team/app@{}", digest(1))));
     containerd.run(&["images", "pull", "--plain-http", "--platform", platform, &ours]);
     let run = ["run", "--rm", "--snapshotter", "erofs", "--platform", platform, &ours, "eager", "/bin/sh", "-c"];
-    assert_eq!(containerd.run(&[&run[..], &[&script(SHOW)]].concat()), SHOWN);
+    assert_eq!(containerd.show(&[&run[..], &[&script(SHOW)]].concat()), SHOWN);
     // The original's layers were not even fetched.
     let original = registry.get(&format!("/v2/team/app/manifests/{}", digest(0)));
     let original: serde_json::Value = serde_json::from_slice(&original).unwrap();
@@ -163,7 +163,7 @@ fn our_snapshotter_makes_the_pushed_manifest_lazy() {
     containerd.run(&[&["images", "pull", "--plain-http"], &choice[..]].concat());
     // The manifest and the config, and no layer.
     assert_eq!(containerd.run(&["content", "ls", "--quiet"]).lines().count(), 2);
-    let shown = containerd.run(&[&["run", "--rm"], &choice[..], &["lazy", "/bin/sh", "-c", &script(SHOW)]].concat());
+    let shown = containerd.show(&[&["run", "--rm"], &choice[..], &["lazy", "/bin/sh", "-c", &script(SHOW)]].concat());
     assert_eq!(shown, SHOWN);
     containerd.run(&["images", "rm", "--sync", &ours]);
 }
@@ -185,6 +185,6 @@ fn debians_containerd_runs_the_original() {
     let containerd = Containerd::start(&node, &Setup { name, programs, tools: &tools, version: 2, more: "" });
     containerd.run(&["images", "pull", "--plain-http", &image]);
     let run = ["run", "--rm", &image, "original", "/bin/sh", "-c"];
-    assert_eq!(containerd.run(&[&run[..], &[&script(SHOW)]].concat()), SHOWN);
+    assert_eq!(containerd.show(&[&run[..], &[&script(SHOW)]].concat()), SHOWN);
     containerd.run(&["images", "rm", "--sync", &image]);
 }

@@ -2,8 +2,17 @@
 
 use crate::node::Node;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+
+/// What a container says last.
+const END: &str = "that is all";
+
+/// A shell's script for [`Containerd::show`].
+pub fn shown(script: &str) -> String {
+    format!("{script}; echo {END}; read -r _")
+}
 
 /// Running, until it is dropped.
 pub struct Containerd {
@@ -65,11 +74,30 @@ impl Containerd {
         node.run(&["pull", image, "--address", socket, "--namespace", &self.namespace]);
     }
 
-    /// Runs its `ctr`.
-    pub fn ctr(&self, arguments: &[&str]) -> Output {
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(self.programs.join("ctr"));
         command.arg("--address").arg(&self.socket).args(["--namespace", &self.namespace]).args(arguments);
-        command.output().unwrap()
+        command
+    }
+
+    /// Runs its `ctr`.
+    pub fn ctr(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// Runs its `ctr` with a container of a script by [`shown`], and gives what that shows. The container ends when all of it is
+    /// here: of what one says just before it ends, containerd 1.6 can lose the last.
+    pub fn show(&self, arguments: &[&str]) -> String {
+        let mut command = self.command(arguments);
+        let mut ctr = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(ctr.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let said: String = lines.take_while(|line| line != END).map(|line| line + "\n").collect();
+        // One that has ended reads nothing.
+        let _ = ctr.stdin.take().unwrap().write_all(b"\n");
+        let output = ctr.wait_with_output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "ctr {arguments:?}: {}: {stderr}\n{said}", output.status);
+        said
     }
 
     /// Runs its `ctr`, which must succeed; gives its stdout.
