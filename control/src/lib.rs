@@ -22,6 +22,9 @@ use tonic::transport::{Channel, Endpoint, Uri};
 /// Name of the control socket in the daemon's `run` directory.
 pub const SOCKET: &str = "laminad.sock";
 
+/// How long a laminad that is not there is waited for: its worker may just be replaced.
+pub const HAND_OVER: Duration = Duration::from_secs(3);
+
 /// Between two tries to reach a socket on which nobody listens.
 const AGAIN: Duration = Duration::from_millis(20);
 

@@ -157,9 +157,8 @@ fn watch_holder(is_ready: Arc<AtomicBool>) -> Result<oneshot::Receiver<()>, Erro
     Ok(told)
 }
 
-/// The control socket, in place of what a predecessor left. Root alone may speak to it.
-/// The socket at `path`, which is root's alone and answers from its first moment. Whoever dials it meanwhile finds the one
-/// that a dead worker left, and tries again.
+/// The control socket, in place of what a predecessor left: root's alone, and answering, from its first moment there. Who dials
+/// it before that finds the predecessor's, and may try again.
 fn bind(path: &Path) -> Result<UnixListener, Error> {
     use std::os::unix::fs::PermissionsExt;
     let fail = |e| Error::path(path, e);

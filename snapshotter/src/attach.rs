@@ -17,9 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
-/// How long a layer that is not mounted waits for a laminad that is not there: its worker may just be replaced.
-const HAND_OVER: Duration = Duration::from_secs(3);
-/// Between two looks whether it is there.
+/// Between two looks whether laminad is there.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// Attaches layers.
@@ -88,7 +86,7 @@ impl Attacher {
     async fn ask(&self, layer: &Layer, dir: u64, start: &str) -> Result<()> {
         self.dirs.make_layer(dir)?;
         let target = self.dirs.fs(dir);
-        let until = Instant::now() + HAND_OVER.min(self.deadline / 2);
+        let until = Instant::now() + control::HAND_OVER.min(self.deadline / 2);
         loop {
             let before = identity(&self.socket);
             match self.daemon.attach(layer, &target, start, self.deadline).await {

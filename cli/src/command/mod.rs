@@ -25,13 +25,9 @@ use clap::Parser;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Named in the documentation as coming; a clear word is better than "unrecognized".
 const NOT_YET: [&str; 3] = ["compose", "snapshot", "virtiofs"];
-
-/// How long a laminad that is not there is waited for: its worker may just be replaced.
-const HAND_OVER: Duration = Duration::from_secs(3);
 
 /// What every subcommand gets.
 struct Context {
@@ -58,11 +54,11 @@ impl Context {
     }
 
     fn daemon(&self) -> control::DaemonClient<tonic::transport::Channel> {
-        control::client(&self.config.socket(), HAND_OVER)
+        control::client(&self.config.socket(), control::HAND_OVER)
     }
 
     fn cache(&self) -> control::CacheClient<tonic::transport::Channel> {
-        control::cache_client(&self.config.socket(), HAND_OVER)
+        control::cache_client(&self.config.socket(), control::HAND_OVER)
     }
 
     /// The daemon's answer, or a failure that says how to start one.
